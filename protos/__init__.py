@@ -1,0 +1,1 @@
+"""The schemas, and the stubs that ``scripts/protos`` makes of them."""
