@@ -1,0 +1,1 @@
+"""Takes inference requests, batches them, hands them to model instances."""

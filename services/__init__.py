@@ -1,0 +1,1 @@
+"""Nereid's services: each subfolder but ``core`` is one process."""

@@ -1,0 +1,1 @@
+"""Owns the model repository, placement, settings and statistics."""

@@ -1,0 +1,1 @@
+"""The vocabulary that two or more services speak."""

@@ -1,0 +1,1 @@
+"""Writes the configuration of Envoy, which gives REST and gRPC-Web."""

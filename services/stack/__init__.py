@@ -1,0 +1,1 @@
+"""``nereid serve``: the whole stack on one machine, behind one command."""

@@ -1,0 +1,1 @@
+"""Executes models on one device."""
