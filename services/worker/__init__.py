@@ -1,1 +1,1 @@
-"""Executes models on one device."""
+"""The worker: one process per device that executes batches."""

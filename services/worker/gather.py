@@ -1,0 +1,65 @@
+"""Reused memory in which the tensors of a batch are put together."""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.worker.signature import Signature, TensorSpec, element_count
+
+_MAX_VIEWS: Final = 256
+_MIN_BYTES: Final = 4096
+
+
+class GatherBuffer:
+    """The bytes of one input, for the batch at hand.
+
+    It grows to the largest batch seen and is never given back: an instance
+    needs it again with the next batch, and fresh pages cost more than the copy.
+    """
+
+    __slots__ = ("_dtype", "_memory", "_views", "bytes_view")
+
+    def __init__(self, spec: TensorSpec, signature: Signature) -> None:
+        """Make room for a full batch where its size is known beforehand."""
+        self._dtype = spec.datatype.numpy_dtype
+        rows = max(signature.max_batch_size, 1)
+        fixed = -1 not in spec.dims and not self._dtype.hasobject
+        size = rows * element_count(spec.dims) * self._dtype.itemsize if fixed else 0
+        self._views: dict[tuple[int, ...], NDArray[Any]] = {}
+        self._allocate(max(size, _MIN_BYTES))
+
+    def reserve(self, size: int) -> memoryview:
+        """Return at least ``size`` writable bytes; what was there is void."""
+        if size > len(self.bytes_view):
+            self._allocate(max(size, 2 * len(self.bytes_view)))
+        return self.bytes_view
+
+    def array(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return the bytes as an array, C-contiguous from the first byte on.
+
+        Args:
+            shape: Must not need more bytes than were reserved.
+        """
+        view = self._views.get(shape)
+        if view is None:
+            if len(self._views) >= _MAX_VIEWS:
+                self._views.clear()
+            view = np.ndarray(shape, self._dtype, self._memory)
+            view.flags.writeable = False
+            self._views[shape] = view
+        return view
+
+    def _allocate(self, size: int) -> None:
+        self._memory = np.empty(size, np.uint8)
+        self.bytes_view = memoryview(self._memory)
+        self._views.clear()
+
+
+def gather_elements(
+    elements: list[bytes], shape: tuple[int, ...]
+) -> NDArray[np.object_]:
+    """Return the elements of a BYTES tensor as an array of ``shape``."""
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return array.reshape(shape)

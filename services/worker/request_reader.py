@@ -1,0 +1,158 @@
+"""Finds the tensors in a request's bytes, learning one header after another."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from services.core import wire_format
+from services.core.errors import InvalidRequestError
+from services.worker.layout import (
+    RAW_TAG,
+    Layout,
+    ParsedRequest,
+    Spans,
+    make_layout,
+)
+from services.worker.signature import Signature
+
+# Tags of ModelInferRequest's first fields: number << 3 | 2 (length-delimited).
+_MODEL_NAME: Final = 0x0A
+_MODEL_VERSION: Final = 0x12
+_ID: Final = 0x1A
+_HEADER_FIELDS: Final = (4, 5, 6)
+
+_ONE_BYTE_LENGTHS: Final = 128
+_MAX_LEARNED: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request of a batch, found in its bytes but not yet copied.
+
+    Attributes:
+        layout: What its header says.
+        id_field: Its ``id`` with tag and length, as it goes into the reply;
+            empty without one.
+        source: The bytes that ``spans`` point into.
+        spans: Start and end of each tensor, as ``layout.inputs`` has them.
+    """
+
+    layout: Layout
+    id_field: bytes
+    source: bytes
+    spans: Spans
+
+
+class RequestReader:
+    """Finds requests' tensors, and learns."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        parse: Callable[[bytes], ParsedRequest],
+        canonical: Callable[[bytes], bytes],
+    ) -> None:
+        """Begin with nothing learned.
+
+        Args:
+            signature: Of the model all requests are for.
+            parse: Reads a whole request; raises InvalidRequestError.
+            canonical: Writes a request anew with its fields in ascending order;
+                raises InvalidRequestError.
+        """
+        self._signature = signature
+        self._parse = parse
+        self._canonical = canonical
+        self._inputs = {spec.name: i for i, spec in enumerate(signature.inputs)}
+        self._outputs = {spec.name: i for i, spec in enumerate(signature.outputs)}
+        self._layouts: dict[bytes, Layout] = {}
+        self._names = b""
+        self._last: Layout | None = None
+
+    def read(self, message: bytes, start: int, end: int) -> Request:
+        """Return the request at ``message[start:end]``.
+
+        Raises:
+            InvalidRequestError: it is malformed or contradicts the signature.
+        """
+        try:
+            request = self._read_canonical(message, start, end)
+            if request is None:
+                message = self._canonical(message[start:end])
+                request = self._read_canonical(message, 0, len(message))
+        except wire_format.WireFormatError as error:
+            raise InvalidRequestError(str(error)) from error
+        if request is None:
+            text = "the number or sizes of the raw contents do not fit the inputs"
+            raise InvalidRequestError(text)
+        return request
+
+    def _read_canonical(self, message: bytes, start: int, end: int) -> Request | None:
+        """Read a request whose fields come in ascending order, else None."""
+        names = self._names
+        if names and message.startswith(names, start):
+            id_start = start + len(names)
+        else:
+            id_start = _skip(message, start, end, _MODEL_NAME)
+            id_start = _skip(message, id_start, end, _MODEL_VERSION)
+            self._names = message[start:id_start]
+        header_start = _skip(message, id_start, end, _ID)
+        id_field = message[id_start:header_start]
+        layout = self._last
+        if layout is not None and message.startswith(layout.header, header_start):
+            spans = layout.locate(message, header_start + len(layout.header), end)
+            if spans is not None:
+                return Request(
+                    layout=layout, id_field=id_field, source=message, spans=spans
+                )
+        header_end = _header_end(message, header_start, end)
+        if header_end is None:
+            return None
+        layout = self._layout(message, start, header_start, header_end)
+        spans = layout.locate(message, header_end, end)
+        if spans is None:
+            return None
+        self._last = layout
+        return Request(layout=layout, id_field=id_field, source=message, spans=spans)
+
+    def _layout(
+        self, message: bytes, start: int, header_start: int, header_end: int
+    ) -> Layout:
+        header = message[header_start:header_end]
+        layout = self._layouts.get(header)
+        if layout is None:
+            parsed = self._parse(message[start:header_end])
+            layout = make_layout(
+                self._signature, header, parsed, self._inputs, self._outputs
+            )
+            if len(self._layouts) >= _MAX_LEARNED:
+                del self._layouts[next(iter(self._layouts))]
+            self._layouts[header] = layout
+        return layout
+
+
+def _skip(message: bytes, position: int, end: int, tag: int) -> int:
+    """Return the position behind the field at ``position`` if it has ``tag``."""
+    if position + 1 >= end or message[position] != tag:
+        return position
+    length = message[position + 1]
+    if length < _ONE_BYTE_LENGTHS:
+        after = position + 2 + length
+    else:
+        length, after = wire_format.decode_varint(message, position + 1)
+        after += length
+    if after > end:
+        text = f"the field at byte {position} runs past the end of the request"
+        raise wire_format.WireFormatError(text)
+    return after
+
+
+def _header_end(message: bytes, position: int, end: int) -> int | None:
+    """Return where the raw contents begin; None if fields are out of order."""
+    previous = 0
+    while position < end and message[position] != RAW_TAG:
+        field, after = wire_format.skip_field(message, position)
+        if field < previous or field not in _HEADER_FIELDS or after > end:
+            return None
+        previous, position = field, after
+    return position

@@ -1,0 +1,121 @@
+"""A model's output arrays, checked and ready to be cut into replies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.core import byte_tensor
+from services.core.datatype import DataType
+from services.core.errors import BackendError
+from services.worker.backend import Tensors
+from services.worker.signature import Signature, TensorSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputBlock:
+    """One output of a whole batch.
+
+    Attributes:
+        row_shape: The client's shape of one row (of everything, if the model
+            does not batch).
+        row_bytes: Bytes of one row; 0 for BYTES.
+        data: All rows, row after row: their bytes, or the elements of BYTES.
+        row_elements: Elements of one row.
+    """
+
+    row_shape: tuple[int, ...]
+    row_bytes: int
+    row_elements: int
+    data: bytes | memoryview | NDArray[np.object_]
+
+    def rows(self, first: int, count: int) -> bytes | memoryview:
+        """Return the raw output contents of ``count`` rows from ``first`` on."""
+        if isinstance(self.data, np.ndarray):
+            start = first * self.row_elements
+            return byte_tensor.encode(
+                self.data[start : start + count * self.row_elements].tolist()
+            )
+        start = first * self.row_bytes
+        return self.data[start : start + count * self.row_bytes]
+
+
+# Below this a copy into bytes is cheaper to cut than a memoryview.
+_COPY_BYTES = 1 << 14
+
+
+def scatter(
+    signature: Signature, wanted: Sequence[int], tensors: Tensors, rows: int
+) -> dict[int, OutputBlock]:
+    """Check the outputs of one execution.
+
+    Args:
+        signature: Of the model.
+        wanted: Indices of the signature's outputs.
+        tensors: What the backend returned.
+        rows: Of the batch.
+
+    Returns:
+        By index, one block for each of ``wanted``.
+
+    Raises:
+        BackendError: an output is missing or its datatype, its shape or its
+            number of rows is not what the configuration promises.
+    """
+    blocks = {}
+    for index in wanted:
+        spec = signature.outputs[index]
+        array = tensors.get(spec.name)
+        if array is None:
+            message = (
+                f"model '{signature.model_name}' did not produce output '{spec.name}'"
+            )
+            raise BackendError(message)
+        blocks[index] = _block(signature, spec, array, rows)
+    return blocks
+
+
+def _block(
+    signature: Signature, spec: TensorSpec, array: NDArray[Any], rows: int
+) -> OutputBlock:
+    dtype = spec.datatype.numpy_dtype
+    if array.dtype != dtype:
+        message = (
+            f"output '{spec.name}' of model '{signature.model_name}' is {array.dtype}"
+            f" where the configuration says {spec.datatype.value} ({dtype})"
+        )
+        raise BackendError(message)
+    shape = array.shape
+    if not signature.is_batched:
+        rows = 1
+    elif not shape or shape[0] != rows:
+        actual = shape[0] if shape else "none"
+        message = (
+            f"output '{spec.name}' of model '{signature.model_name}': expected {rows}"
+            f" rows for the batch, the model produced {actual} (shape {list(shape)})"
+        )
+        raise BackendError(message)
+    model_shape = shape[1:] if signature.is_batched else shape
+    elements = array.size // rows if rows else 0
+    if spec.datatype is DataType.BYTES:
+        return OutputBlock(
+            row_shape=spec.to_client(model_shape),
+            row_bytes=0,
+            row_elements=elements,
+            data=array.reshape(-1),
+        )
+    return OutputBlock(
+        row_shape=spec.to_client(model_shape),
+        row_bytes=elements * dtype.itemsize,
+        row_elements=elements,
+        data=_bytes_of(array),
+    )
+
+
+def _bytes_of(array: NDArray[Any]) -> bytes | memoryview:
+    if array.nbytes < _COPY_BYTES:
+        return array.tobytes()
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return memoryview(flat.view(np.uint8))

@@ -1,0 +1,131 @@
+"""What goes into a model version and what comes out, as this worker needs it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from services.core.datatype import DataType
+from services.core.errors import BackendError
+from services.core.model_config import ModelConfig, ModelInput, ModelOutput
+
+WILDCARD: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One input or output.
+
+    Attributes:
+        name: As clients call it.
+        datatype: Of its elements.
+        dims: The client's shape of one row (of everything, if the model does
+            not batch); -1 where it varies.
+        reshape: What the model sees instead of ``dims``, if not the same.
+        optional: Whether a request may leave it out; inputs only.
+    """
+
+    name: str
+    datatype: DataType
+    dims: tuple[int, ...]
+    reshape: tuple[int, ...] | None = None
+    optional: bool = False
+
+    @property
+    def model_dims(self) -> tuple[int, ...]:
+        """The shape of one row on the model's side."""
+        return self.dims if self.reshape is None else self.reshape
+
+    def to_model(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the model's shape of a row whose client's shape is ``shape``."""
+        if self.reshape is None:
+            return shape
+        return _reshaped(shape, self.dims, self.reshape)
+
+    def to_client(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the client's shape of a row whose model's shape is ``shape``.
+
+        Raises:
+            BackendError: the model produced another shape than was declared.
+        """
+        if self.reshape is None:
+            return shape
+        fits = len(shape) == len(self.reshape) and all(
+            declared in (WILDCARD, actual)
+            for declared, actual in zip(self.reshape, shape, strict=True)
+        )
+        if not fits:
+            message = (
+                f"output '{self.name}': the model produced {list(shape)} where the"
+                f" configuration's reshape says {list(self.reshape)}"
+            )
+            raise BackendError(message)
+        return _reshaped(shape, self.reshape, self.dims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """The tensors of one model version.
+
+    Attributes:
+        model_name: For replies and messages.
+        model_version: For replies.
+        max_batch_size: Rows at most; 0: the model does not batch, shapes have
+            no row dimension of ours, and a batch is one request.
+        inputs: In the configuration's order.
+        outputs: In the configuration's order.
+    """
+
+    model_name: str
+    model_version: int
+    max_batch_size: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether the first dimension of every shape counts rows."""
+        return self.max_batch_size > 0
+
+    @classmethod
+    def from_config(cls, config: ModelConfig, version: int) -> "Signature":
+        """Take from ``config`` what execution needs."""
+        return cls(
+            model_name=config.name,
+            model_version=version,
+            max_batch_size=config.max_batch_size,
+            inputs=tuple(
+                replace(_spec(tensor), optional=tensor.optional)
+                for tensor in config.inputs
+            ),
+            outputs=tuple(_spec(tensor) for tensor in config.outputs),
+        )
+
+
+def _spec(tensor: ModelInput | ModelOutput) -> TensorSpec:
+    return TensorSpec(
+        name=tensor.name,
+        datatype=tensor.datatype,
+        dims=tuple(tensor.dims),
+        reshape=None if tensor.reshape is None else tuple(tensor.reshape),
+    )
+
+
+def element_count(shape: Sequence[int]) -> int:
+    """Return how many elements a tensor of ``shape`` has; 1 for ()."""
+    return math.prod(shape)
+
+
+def _reshaped(
+    actual: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return ``target`` with its wildcards filled from ``actual``, in order.
+
+    Source:
+        Triton's model configuration: the n-th -1 of a reshape stands for the
+        n-th -1 of the dims.
+    """
+    varying = iter(
+        size for size, dim in zip(actual, source, strict=True) if dim == WILDCARD
+    )
+    return tuple(next(varying) if dim == WILDCARD else dim for dim in target)

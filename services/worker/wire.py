@@ -1,0 +1,71 @@
+"""The worker's protobuf messages, read and written."""
+
+from google.protobuf.message import DecodeError
+from protos import inference_pb2, worker_pb2
+
+from services.core.errors import InvalidRequestError
+from services.worker.layout import ParsedInput, ParsedRequest
+from services.worker.signature import TensorSpec
+
+
+def parse_request(request: bytes) -> ParsedRequest:
+    """Read the header of a serialized ModelInferRequest.
+
+    Raises:
+        InvalidRequestError: the bytes are not one.
+    """
+    message = _parse(request)
+    return ParsedRequest(
+        inputs=tuple(
+            ParsedInput(
+                name=tensor.name, datatype=tensor.datatype, shape=tuple(tensor.shape)
+            )
+            for tensor in message.inputs
+        ),
+        output_names=tuple(tensor.name for tensor in message.outputs),
+    )
+
+
+def canonical_request(request: bytes) -> bytes:
+    """Return an equal ModelInferRequest whose fields come in ascending order.
+
+    Raises:
+        InvalidRequestError: the bytes are not one.
+    """
+    message = _parse(request)
+    message.DiscardUnknownFields()  # type: ignore[no-untyped-call]
+    return message.SerializeToString(deterministic=True)
+
+
+def response_head(model_name: str, model_version: int) -> bytes:
+    """Return what a ModelInferResponse begins with, up to its ``id``."""
+    response = inference_pb2.ModelInferResponse(
+        model_name=model_name, model_version=str(model_version)
+    )
+    return response.SerializeToString()
+
+
+def response_output(spec: TensorSpec, shape: tuple[int, ...]) -> bytes:
+    """Return one entry of ModelInferResponse.outputs, with tag and length."""
+    response = inference_pb2.ModelInferResponse()
+    response.outputs.add(name=spec.name, datatype=spec.datatype.value, shape=shape)
+    return response.SerializeToString()
+
+
+def error_reply(code: int, text: str) -> bytes:
+    """Return one entry of BatchResponse.reply that is an error.
+
+    Args:
+        code: A google.rpc.Code.
+        text: For the client.
+    """
+    reply = worker_pb2.Reply(error=worker_pb2.ReplyError(code=code, message=text))
+    return worker_pb2.BatchResponse(reply=[reply]).SerializeToString()
+
+
+def _parse(request: bytes) -> inference_pb2.ModelInferRequest:
+    try:
+        return inference_pb2.ModelInferRequest.FromString(request)
+    except DecodeError as error:
+        text = f"the request is no ModelInferRequest: {error}"
+        raise InvalidRequestError(text) from error
