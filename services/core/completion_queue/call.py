@@ -1,0 +1,190 @@
+"""Calls on the server's side: one slotted object each, which is its own tag."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
+
+Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
+# grpcio's own objects, which have no types: passed on, not looked into.
+NativeCall: TypeAlias = Any
+NativeMetadata: TypeAlias = Any
+NativeEvent: TypeAlias = Any
+# Makes the object that serves a call, from the call, its method and metadata.
+CallFactory: TypeAlias = Callable[[NativeCall, str, NativeMetadata], object]
+
+_ReceiveMessage: Final = cygrpc.ReceiveMessageOperation
+_ReceiveClose: Final = cygrpc.ReceiveCloseOnServerOperation
+_SendMessage: Final = cygrpc.SendMessageOperation
+_SendStatus: Final = cygrpc.SendStatusFromServerOperation
+_SendInitialMetadata: Final = cygrpc.SendInitialMetadataOperation
+_OK: Final = cygrpc.StatusCode.ok
+_NO_METADATA: Final = _SendInitialMetadata(None, 0)
+_STATUS_OK: Final = _SendStatus(None, _OK, b"", 0)
+
+
+class UnaryCall:
+    """One unary call: its request comes once, its answer goes once.
+
+    Subclasses say what to do in ``received`` and, if they wait, ``cancelled``.
+    ``answer`` and ``fail`` may be called from any thread, once in all; what
+    comes after the first, or after the client left, is dropped.
+    """
+
+    __slots__ = ("_call", "metadata", "open")
+
+    def __init__(
+        self, call: NativeCall, _method: str, metadata: NativeMetadata
+    ) -> None:
+        """Take over a call that has just arrived."""
+        self._call = call
+        self.metadata = metadata
+        self.open = True
+        call.start_server_batch((_ReceiveMessage(0),), self)
+        call.start_server_batch((_ReceiveClose(0),), self._closed)
+
+    def received(self, message: bytes) -> None:
+        """Handle the request; on the loop's thread."""
+        raise NotImplementedError
+
+    def cancelled(self) -> None:
+        """The client left, or its deadline passed, before the answer."""
+
+    def answer(self, message: bytes, metadata: Metadata | None = None) -> None:
+        """Send the response and end the call."""
+        if self.open:
+            self.open = False
+            first = _SendInitialMetadata(metadata, 0) if metadata else _NO_METADATA
+            self._call.start_server_batch(
+                (first, _SendMessage(message, 0), _STATUS_OK), None
+            )
+
+    def fail(self, code: int, details: str) -> None:
+        """End the call with a status other than OK."""
+        if self.open:
+            self.open = False
+            status = _SendStatus(None, code, details.encode(), 0)
+            self._call.start_server_batch((_NO_METADATA, status), None)
+
+    def __call__(self, event: NativeEvent) -> None:
+        """Take the completed receive."""
+        message = event.batch_operations[0].message()
+        if message is not None:
+            self.received(message)
+        else:
+            self.fail(cygrpc.StatusCode.internal, "the call carried no request")
+
+    def _closed(self, event: NativeEvent) -> None:
+        if self.open and event.batch_operations[0].cancelled():
+            self.open = False
+            self.cancelled()
+
+
+class UnimplementedCall(UnaryCall):
+    """A method nobody serves."""
+
+    __slots__ = ("_method",)
+
+    def __init__(self, call: NativeCall, method: str, metadata: NativeMetadata) -> None:
+        self._method = method
+        super().__init__(call, method, metadata)
+
+    def received(self, message: bytes) -> None:
+        """Refuse the call."""
+        del message
+        self.fail(
+            cygrpc.StatusCode.unimplemented, f"method {self._method} is not served"
+        )
+
+    def __call__(self, event: NativeEvent) -> None:
+        """Refuse the call even if it carries no request."""
+        del event
+        self.received(b"")
+
+
+class StreamCall:
+    """One streaming call. A message is received only when ``read`` asked for it.
+
+    Everything here is called on the loop's thread; the hooks too.
+    """
+
+    __slots__ = ("_begun", "_call", "_sending", "_unsent", "metadata", "open")
+
+    def __init__(
+        self, call: NativeCall, _method: str, metadata: NativeMetadata
+    ) -> None:
+        """Take over a call that has just arrived."""
+        self._call = call
+        self.metadata = metadata
+        self.open = True
+        self._begun = False
+        self._sending = False
+        self._unsent: deque[tuple[Any, ...]] = deque()
+        call.start_server_batch((_ReceiveClose(0),), self._closed)
+
+    def received(self, message: bytes) -> None:
+        """Handle the message that ``read`` asked for."""
+        raise NotImplementedError
+
+    def half_closed(self) -> None:
+        """Handle the end of the client's messages (or of the client)."""
+
+    def cancelled(self) -> None:
+        """Handle the loss of the client before ``finish``."""
+
+    def read(self) -> None:
+        """Ask for the next message; not again before it came."""
+        self._call.start_server_batch((_ReceiveMessage(0),), self)
+
+    def begin(self, metadata: Metadata | None = None) -> None:
+        """Send the initial metadata; once, and before any message."""
+        self._begun = True
+        self._post((_SendInitialMetadata(metadata, 0),))
+
+    def send(self, message: bytes) -> None:
+        """Send ``message`` after those before it."""
+        if not self._begun:
+            self.begin()
+        self._post((_SendMessage(message, 0),))
+
+    def finish(self, code: int = _OK, details: str = "") -> None:
+        """End the call once everything is sent."""
+        if not self.open:
+            return
+        status = _SendStatus(None, code, details.encode(), 0)
+        self._post((status,) if self._begun else (_NO_METADATA, status))
+        self.open = False
+
+    def _post(self, operations: tuple[Any, ...]) -> None:
+        if not self.open:
+            return
+        if self._sending:
+            self._unsent.append(operations)
+        else:
+            self._sending = True
+            self._call.start_server_batch(operations, self._sent)
+
+    def _sent(self, event: NativeEvent) -> None:
+        if self._unsent and event.success:
+            self._call.start_server_batch(self._unsent.popleft(), self._sent)
+        else:
+            self._sending = False
+
+    def __call__(self, event: NativeEvent) -> None:
+        """Take the completed receive."""
+        message = event.batch_operations[0].message()
+        if message is None:
+            self.half_closed()
+        else:
+            self.received(message)
+
+    def _closed(self, event: NativeEvent) -> None:
+        if self.open and event.batch_operations[0].cancelled():
+            self.open = False
+            self.cancelled()
+
+
+def metadata_values(metadata: NativeMetadata) -> Mapping[str, str | bytes]:
+    """Return a call's metadata by key; of repeated keys the last counts."""
+    return {item.key: item.value for item in metadata}

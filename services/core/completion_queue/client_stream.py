@@ -1,0 +1,97 @@
+"""A bidirectional stream on the client's side, driven by the thread that reads it."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
+
+from services.core.completion_queue.call import Metadata
+
+Options: TypeAlias = Sequence[tuple[str, int | str]]
+
+UNLIMITED_MESSAGES: Final[Options] = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+
+
+class ClientStream:
+    """The client's end of a bidirectional stream, with a queue of its own.
+
+    One thread opens it, receives and sends; ``cancel`` may come from any.
+    """
+
+    def __init__(self, target: str, method: str, metadata: Metadata = ()) -> None:
+        """Dial ``target`` and open ``/package.Service/Method``; never blocks."""
+        options = (*UNLIMITED_MESSAGES, ("grpc.enable_retries", 0))
+        self._channel = cygrpc.Channel(target.encode(), options, None)
+        start = (
+            ((cygrpc.SendInitialMetadataOperation(tuple(metadata), 0),), self._sent),
+            ((cygrpc.ReceiveInitialMetadataOperation(0),), None),
+            ((cygrpc.ReceiveStatusOnClientOperation(0),), self._ended),
+        )
+        self._call = self._channel.segregated_call(
+            0, method.encode(), None, None, None, None, start, None
+        )
+        self._sending = True
+        self._unsent: deque[bytes] = deque()
+        self._received: bytes | None = None
+        self._over = False
+        self.status: tuple[int, str] | None = None
+        self._call.operate((cygrpc.ReceiveMessageOperation(0),), self._receive)
+
+    def receive(self) -> bytes | None:
+        """Wait for the next message; None when the stream has ended.
+
+        ``status`` then tells the code and the text it ended with.
+        """
+        next_event = self._call.next_event
+        while not self._over:
+            event = next_event()
+            if event.tag is not None:
+                event.tag(event)
+            if self._received is not None:
+                message, self._received = self._received, None
+                return message
+        while self.status is None:
+            event = next_event()
+            if event.tag is not None:
+                event.tag(event)
+        return None
+
+    def send(self, message: bytes) -> None:
+        """Send ``message`` after those before it; never blocks."""
+        if self._sending:
+            self._unsent.append(message)
+        else:
+            self._sending = True
+            self._call.operate((cygrpc.SendMessageOperation(message, 0),), self._sent)
+
+    def cancel(self) -> None:
+        """End the stream from this side; a blocked ``receive`` returns None."""
+        self._call.cancel(cygrpc.StatusCode.cancelled, "the client ended the stream")
+
+    def close(self) -> None:
+        """Release the connection of a stream that has ended."""
+        self._channel.close(cygrpc.StatusCode.cancelled, "closed")
+
+    def _receive(self, event: Any) -> None:
+        self._received = event.batch_operations[0].message()
+        if self._received is None:
+            self._over = True
+        else:
+            self._call.operate((cygrpc.ReceiveMessageOperation(0),), self._receive)
+
+    def _sent(self, event: Any) -> None:
+        if self._unsent and event.success:
+            message = self._unsent.popleft()
+            self._call.operate((cygrpc.SendMessageOperation(message, 0),), self._sent)
+        else:
+            self._sending = False
+
+    def _ended(self, event: Any) -> None:
+        operation = event.batch_operations[0]
+        details = operation.details()
+        self.status = (operation.code(), details or "")
+        self._over = True

@@ -1,0 +1,201 @@
+"""The router process: two gRPC servers on one queue, one stream to control.
+
+The public server is a complete inference.GRPCInferenceService. The internal one
+serves the same and, besides, what only our own parts may call: the workers'
+streams and the REST service behind Envoy.
+"""
+
+import argparse
+import functools
+import signal
+import sys
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import structlog
+
+from services.core import logs
+from services.core.clock import MonotonicClock
+from services.core.completion_queue import Reactor, Server
+from services.core.process_tuning import settle
+from services.router.cold_call import cold_calls
+from services.router.control_client import ControlClient
+from services.router.dispatcher import SERVE_METHOD
+from services.router.forward import ControlForwarder
+from services.router.health import CHECK_METHOD, WATCH_METHOD, Health
+from services.router.health import SERVICE_NAME as HEALTH_SERVICE
+from services.router.infer_call import INFER_METHOD, infer_calls
+from services.router.inference import Inference
+from services.router.reflection import (
+    REFLECTION_METHOD,
+    reflection_calls,
+)
+from services.router.reflection import SERVICE_NAME as REFLECTION_SERVICE
+from services.router.route_table import RouteTable
+from services.router.servicer import InferenceServicer
+
+from protos import control_pb2
+
+_log = structlog.get_logger(__name__)
+
+_COLD_THREADS: Final = 8
+_EXIT_TIMEOUT_S: Final = 30
+_QUIET_POLL_NS: Final = 20_000_000
+_PUBLIC_SERVICES: Final = (
+    "inference.GRPCInferenceService",
+    HEALTH_SERVICE,
+    REFLECTION_SERVICE,
+)
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the settings of ``nereid router``."""
+    parser = argparse.ArgumentParser(
+        prog="nereid router", description="Batch requests and hand them to workers."
+    )
+    parser.add_argument("--grpc-address", default="0.0.0.0", help="public address")  # noqa: S104
+    parser.add_argument("--grpc-port", type=int, default=8001, help="0: no public port")
+    parser.add_argument(
+        "--internal-listen",
+        default="0.0.0.0:8010",
+        help="unix:PATH or HOST:PORT for workers and the gateway",
+    )
+    parser.add_argument(
+        "--internal-advertise",
+        help="where workers reach it (default: --internal-listen)",
+    )
+    parser.add_argument("--control", required=True, help="unix:PATH or HOST:PORT")
+    parser.add_argument("--http-max-input-size", type=int, default=64 << 20)
+    parser.add_argument("--exit-timeout-secs", type=int, default=_EXIT_TIMEOUT_S)
+    parser.add_argument("--log-verbose", type=int, default=0)
+    return parser.parse_args(argv)
+
+
+class RouterApp:
+    """Wires the parts of a router together and runs them."""
+
+    def __init__(self, settings: argparse.Namespace) -> None:
+        """Build everything; nothing listens yet."""
+        self._settings = settings
+        self._reactor = Reactor()
+        self._inference = Inference(self._reactor, self._readiness_changed)
+        self._pool = ThreadPoolExecutor(_COLD_THREADS, thread_name_prefix="cold")
+        self._forwarder = ControlForwarder(settings.control)
+        self._public_health = Health(self._is_serving)
+        self._internal_health = Health(lambda service: None if service else True)
+        self._public = self._server(self._public_health)
+        self._internal = self._server(self._internal_health)
+        self._internal.add_method(SERVE_METHOD, self._inference.dispatcher.accept)
+        self._control = ControlClient(
+            settings.control,
+            control_pb2.RouterHello(
+                router_id=uuid.uuid4().hex,
+                worker_endpoint=settings.internal_advertise or settings.internal_listen,
+            ),
+            self._table_arrived,
+        )
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then drain.
+
+        Raises:
+            OSError: an address cannot be listened on.
+        """
+        settings = self._settings
+        self._internal.listen(settings.internal_listen)
+        if settings.grpc_port:
+            self._public.listen(f"{settings.grpc_address}:{settings.grpc_port}")
+        self._internal.start()
+        self._public.start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        self._control.start()
+        settle()
+        _log.info("router is up", grpc_port=settings.grpc_port)
+        self._reactor.run()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._forwarder.close()
+
+    def _server(self, health: Health) -> Server:
+        server = Server(self._reactor)
+        server.add_hot_method(INFER_METHOD, infer_calls(self._inference))
+        methods = {
+            **InferenceServicer(self._inference).methods(),
+            **self._forwarder.methods(),
+        }
+        for name, handle in methods.items():
+            server.add_method(name, cold_calls(handle, self._pool))
+        server.add_method(CHECK_METHOD, health.check)
+        server.add_method(WATCH_METHOD, health.watch)
+        server.add_method(REFLECTION_METHOD, reflection_calls(_PUBLIC_SERVICES))
+        return server
+
+    def _is_serving(self, service: str) -> bool | None:
+        if not service or service in _PUBLIC_SERVICES:
+            return self._inference.is_ready()
+        if service in self._inference.table.models:
+            return self._inference.is_model_ready(service, "")
+        return None
+
+    def _readiness_changed(self) -> None:
+        self._public_health.changed()
+
+    def _table_arrived(self, table: RouteTable) -> None:
+        """Apply a new table on the loop's thread; acknowledge it when in force."""
+
+        def apply() -> None:
+            acknowledge = functools.partial(self._control.acknowledge, table.revision)
+            self._inference.apply(table, acknowledge)
+            self._readiness_changed()
+
+        self._reactor.call_soon_threadsafe(apply)
+
+    def _signalled(self, number: int, _frame: object) -> None:
+        _log.info("stopping", signal=signal.Signals(number).name)
+        self._reactor.call_soon_threadsafe(self._begin_stop)
+
+    def _begin_stop(self) -> None:
+        """Refuse newcomers, let the admitted finish, then close both servers."""
+        if self._inference.stopping:
+            return
+        self._inference.stopping = True
+        self._readiness_changed()
+        self._control.stop()
+        deadline_ns = _now_ns() + self._settings.exit_timeout_secs * 1_000_000_000
+        self._stop_when_quiet(deadline_ns)
+
+    def _stop_when_quiet(self, deadline_ns: int) -> None:
+        now_ns = _now_ns()
+        if not self._inference.is_quiet and now_ns < deadline_ns:
+            again = functools.partial(self._stop_when_quiet, deadline_ns)
+            self._reactor.call_at(now_ns + _QUIET_POLL_NS, again)
+            return
+        self._inference.close()
+        remaining = {self._public, self._internal}
+
+        def closed(server: Server) -> None:
+            remaining.discard(server)
+            if not remaining:
+                self._reactor.stop()
+
+        for server in tuple(remaining):
+            server.shutdown(functools.partial(closed, server))
+            server.cancel_all_calls()
+
+
+def _now_ns() -> int:
+    return MonotonicClock().now_ns()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``nereid router``; return the exit status."""
+    settings = parse_arguments(sys.argv[1:] if argv is None else argv)
+    logs.configure(verbose=settings.log_verbose)
+    try:
+        RouterApp(settings).run()
+    except OSError as error:
+        sys.stderr.write(f"nereid router: {error}\n")
+        return 1
+    return 0

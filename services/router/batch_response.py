@@ -1,0 +1,74 @@
+"""The worker's BatchResponse cut into its replies, by hand and without a copy
+more than the one slice that goes to the client.
+
+Source: protos/worker.proto; field 1 is the timing, field 2 a Reply each.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from protos import worker_pb2
+from services.core.wire_format import WireFormatError, decode_varint
+
+_TIMING_TAG: Final = 0x0A
+_REPLY_TAG: Final = 0x12
+_RESPONSE_TAG: Final = 0x0A
+# Three fixed64 fields, each a byte of tag and eight of value.
+_TIMING: Final = struct.Struct("<xQxQxQ")
+_TIMING_PREFIX: Final = bytes((_TIMING_TAG, _TIMING.size))
+
+Reply = tuple[bytes | None, worker_pb2.ReplyError | None]
+
+
+def timing_of(message: bytes) -> tuple[tuple[int, int, int], int]:
+    """Return the durations (input, infer, output; ns) and where replies begin.
+
+    Raises:
+        WireFormatError: a timing stands there that cannot be read.
+    """
+    if message.startswith(_TIMING_PREFIX) and (
+        message[2] == 0x09 and message[11] == 0x11 and message[20] == 0x19  # noqa: PLR2004
+    ):
+        return _TIMING.unpack_from(message, 2), 2 + _TIMING.size
+    if message and message[0] == _TIMING_TAG:
+        length, start = decode_varint(message, 1)
+        timing = worker_pb2.BatchTiming.FromString(message[start : start + length])
+        durations = (
+            timing.compute_input_ns,
+            timing.compute_infer_ns,
+            timing.compute_output_ns,
+        )
+        return durations, start + length
+    return (0, 0, 0), 0
+
+
+def replies_of(message: bytes, start: int) -> Iterator[Reply]:
+    """Yield each reply from ``start`` on: a response's bytes, or an error.
+
+    Raises:
+        WireFormatError: the message is not a BatchResponse.
+    """
+    end = len(message)
+    position = start
+    while position < end:
+        if message[position] != _REPLY_TAG:
+            text = f"unexpected tag {message[position]} in a batch response"
+            raise WireFormatError(text)
+        length = message[position + 1]
+        position += 2
+        if length > 127:  # noqa: PLR2004 - a varint of several bytes
+            length, position = decode_varint(message, position - 1)
+        behind = position + length
+        if message[position] == _RESPONSE_TAG:
+            size = message[position + 1]
+            content = position + 2
+            if size > 127:  # noqa: PLR2004
+                size, content = decode_varint(message, position + 1)
+            if content + size != behind:
+                text = "a reply of a batch response has a wrong length"
+                raise WireFormatError(text)
+            yield message[content:behind], None
+        else:
+            yield None, worker_pb2.Reply.FromString(message[position:behind]).error
+        position = behind

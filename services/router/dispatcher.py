@@ -1,0 +1,153 @@
+"""The streams of the workers: who dialled in, and what each is executing."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+
+from protos import worker_pb2
+from services.core.completion_queue import (
+    metadata_values,
+    NativeCall,
+    NativeMetadata,
+    StreamCall,
+)
+from services.core.wire_format import length_prefix
+from services.router.scheduler import Execution, Scheduler
+
+_log = structlog.get_logger(__name__)
+
+SERVE_METHOD: Final = "/nereid.worker.WorkerDispatch/Serve"
+_HELLO_KEY: Final = "nereid-instance-bin"
+_REQUEST_FIELD: Final = 2
+_INVALID_ARGUMENT: Final[int] = grpc.StatusCode.INVALID_ARGUMENT.value[0]
+_CANCELLED: Final[int] = grpc.StatusCode.CANCELLED.value[0]
+
+
+class InstanceStream(StreamCall):
+    """One model instance of one worker, dialled in."""
+
+    __slots__ = ("_executions", "_scheduler", "hello")
+
+    def __init__(
+        self,
+        call: NativeCall,
+        method: str,
+        metadata: NativeMetadata,
+        hello: worker_pb2.InstanceHello,
+    ) -> None:
+        """Greet the instance; it serves once ``serve`` gave it a scheduler."""
+        super().__init__(call, method, metadata)
+        self.hello = hello
+        self._scheduler: Scheduler | None = None
+        self._executions: deque[Execution] = deque()
+        self.begin()
+
+    def serve(self, scheduler: Scheduler) -> None:
+        """Execute the batches of ``scheduler`` from now on."""
+        self._scheduler = scheduler
+        scheduler.attach(self)
+        self.read()
+
+    def execute(self, execution: Execution) -> None:
+        """Send the batch as one message: the clients' own bytes, joined."""
+        parts = []
+        for request in execution.batch:
+            body = request.body
+            parts.append(length_prefix(_REQUEST_FIELD, len(body)))
+            parts.append(body)
+        self._executions.append(execution)
+        self.send(b"".join(parts))
+
+    def received(self, message: bytes) -> None:
+        """Take the answer to the oldest batch."""
+        self.read()
+        if self._scheduler is None or not self._executions:
+            _log.error(
+                "an instance answered unasked", instance=self.hello.instance_name
+            )
+            return
+        self._scheduler.completed(self, self._executions.popleft(), message)
+
+    def half_closed(self) -> None:
+        """End the stream: the worker takes the instance out of service."""
+        self._leave()
+        self.finish()
+
+    def cancelled(self) -> None:
+        """Let go of a worker that died or hung up."""
+        self._leave()
+
+    def close(self) -> None:
+        """Send the instance away."""
+        self._leave()
+        self.finish(_CANCELLED, "the router no longer needs this instance")
+
+    def _leave(self) -> None:
+        scheduler, self._scheduler = self._scheduler, None
+        if scheduler is not None:
+            unanswered = tuple(r for e in self._executions for r in e.batch)
+            self._executions.clear()
+            scheduler.detach(self, unanswered)
+
+
+class Dispatcher:
+    """Brings the instances that dial in together with their schedulers.
+
+    Either may come first: a worker dials as soon as a model is loaded, the route
+    to it comes from control.
+    """
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        """Know nobody; ``on_change`` is told whenever an instance joins."""
+        self._schedulers: dict[int, Scheduler] = {}
+        self._early: dict[int, list[InstanceStream]] = {}
+        self._on_change = on_change
+
+    def accept(
+        self, call: NativeCall, method: str, metadata: NativeMetadata
+    ) -> StreamCall:
+        """Serve one call of WorkerDispatch.Serve."""
+        raw = metadata_values(metadata).get(_HELLO_KEY, b"")
+        try:
+            hello = worker_pb2.InstanceHello.FromString(
+                raw.encode() if isinstance(raw, str) else raw
+            )
+        except DecodeError:
+            hello = worker_pb2.InstanceHello()
+        stream = InstanceStream(call, method, metadata, hello)
+        if not hello.generation:
+            stream.finish(_INVALID_ARGUMENT, f"metadata '{_HELLO_KEY}' is missing")
+            return stream
+        scheduler = self._schedulers.get(hello.generation)
+        if scheduler is None:
+            early = self._early.get(hello.generation, ())
+            self._early[hello.generation] = [s for s in early if s.open] + [stream]
+        else:
+            self._begin(stream, scheduler)
+        return stream
+
+    def register(self, scheduler: Scheduler) -> None:
+        """Give ``scheduler`` the instances of its generation."""
+        generation = scheduler.route.generation
+        self._schedulers[generation] = scheduler
+        for stream in self._early.pop(generation, ()):
+            if stream.open:
+                self._begin(stream, scheduler)
+
+    def unregister(self, scheduler: Scheduler) -> None:
+        """Forget ``scheduler``; it parts from its instances itself."""
+        self._schedulers.pop(scheduler.route.generation, None)
+
+    def _begin(self, stream: InstanceStream, scheduler: Scheduler) -> None:
+        _log.info(
+            "instance joined",
+            instance=stream.hello.instance_name,
+            worker=stream.hello.worker_id,
+            device=stream.hello.device,
+        )
+        stream.serve(scheduler)
+        self._on_change()

@@ -1,0 +1,147 @@
+"""The inference core of a router: admission in front, a scheduler a generation.
+
+Every door (gRPC, REST, streams) hands its requests in here.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from services.core.completion_queue import Reactor
+from services.core.errors import ModelNotReadyError, ServingError, StoppingError
+from services.router.admission import Admission
+from services.router.dispatcher import Dispatcher
+from services.router.route_table import Route, RouteTable
+from services.router.scheduler import PendingRequest, Scheduler, refuse
+
+_log = structlog.get_logger(__name__)
+
+_STOPPING_TEXT = "GRPC server is shutting down and has stopped accepting new requests."
+
+
+class SubmittedRequest(PendingRequest, Protocol):
+    """A request as its door hands it in; the scheduler is filled in here."""
+
+    scheduler: Scheduler | None
+
+
+class Inference:
+    """Admits requests and hands each to the scheduler of its route."""
+
+    __slots__ = (
+        "_admission",
+        "_reactor",
+        "_retired",
+        "_schedulers",
+        "dispatcher",
+        "stopping",
+    )
+
+    def __init__(
+        self, reactor: Reactor, on_instances_changed: Callable[[], None]
+    ) -> None:
+        """Start with an empty route table."""
+        self._reactor = reactor
+        self._admission = Admission()
+        self._schedulers: dict[int, Scheduler] = {}
+        self._retired: set[Scheduler] = set()
+        self.dispatcher = Dispatcher(on_instances_changed)
+        self.stopping = False
+
+    @property
+    def table(self) -> RouteTable:
+        """The routes in force; an immutable value, to be read from any thread."""
+        return self._admission.table
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every admitted request has been answered."""
+        everyone = (*self._schedulers.values(), *self._retired)
+        return all(scheduler.is_quiet for scheduler in everyone)
+
+    def submit(self, request: SubmittedRequest, body: bytes) -> None:
+        """Admit a serialized ModelInferRequest, or refuse it with the reason."""
+        if self.stopping:
+            refuse(request, StoppingError(_STOPPING_TEXT))
+            return
+        try:
+            verdict, request.body = self._admission.admit(body)
+        except ServingError as error:
+            refuse(request, error)
+            return
+        request.rows = verdict.rows
+        request.shape_key = verdict.shape_key
+        request.enqueued_ns = time.monotonic_ns()
+        request.attempts = 0
+        request.scheduler = scheduler = self._schedulers[verdict.route.generation]
+        scheduler.enqueue(request)
+
+    def apply(self, table: RouteTable, applied: Callable[[], None]) -> None:
+        """Route by ``table`` from now on.
+
+        ``applied`` is called once no request is left in what the table no longer
+        routes to: control may then unload it.
+        """
+        ready = {route.generation: route for route in table.routes() if route.is_ready}
+        retiring = [s for g, s in self._schedulers.items() if g not in ready]
+        for generation, route in ready.items():
+            if generation not in self._schedulers:
+                self._begin(route)
+        self._admission.apply(table)
+        waiting = len(retiring)
+
+        def retired(scheduler: Scheduler) -> None:
+            nonlocal waiting
+            waiting -= 1
+            self._retired.discard(scheduler)
+            self.dispatcher.unregister(scheduler)
+            scheduler.close()
+            if waiting == 0:
+                applied()
+
+        if not retiring:
+            applied()
+        for scheduler in retiring:
+            del self._schedulers[scheduler.route.generation]
+            self._retired.add(scheduler)
+            if not scheduler.has_instance:
+                message = (
+                    f"Request for unknown model: '{scheduler.route.model}' version "
+                    f"{scheduler.route.version} is not at ready state"
+                )
+                scheduler.refuse_all(ModelNotReadyError(message))
+            scheduler.when_quiet(lambda scheduler=scheduler: retired(scheduler))
+
+    def scheduler_of(self, route: Route) -> Scheduler | None:
+        """Return who schedules ``route`` now."""
+        return self._schedulers.get(route.generation)
+
+    def is_model_ready(self, model: str, version: str) -> bool:
+        """Whether an inference on that version would be executed now."""
+        try:
+            route = self.table.find(model, version)
+        except ServingError:
+            return False
+        scheduler = self._schedulers.get(route.generation)
+        return not self.stopping and scheduler is not None and scheduler.has_instance
+
+    def is_ready(self) -> bool:
+        """Whether control calls us ready and every ready version has an instance."""
+        return (
+            not self.stopping
+            and self.table.ready
+            and all(scheduler.has_instance for scheduler in self._schedulers.values())
+        )
+
+    def close(self) -> None:
+        """Refuse who still waits and part from all workers."""
+        for scheduler in (*self._schedulers.values(), *self._retired):
+            scheduler.close()
+
+    def _begin(self, route: Route) -> None:
+        scheduler = Scheduler(route, self._reactor)
+        self._schedulers[route.generation] = scheduler
+        self.dispatcher.register(scheduler)
+        _log.info("route added", model=route.model, version=route.version)

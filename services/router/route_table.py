@@ -1,0 +1,145 @@
+"""Which version answers a request: the routes control sent, looked up.
+
+Source: the errors are the words of Triton's model life cycle.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from services.core.errors import (
+    InvalidRequestError,
+    ModelNotFoundError,
+    ModelNotReadyError,
+)
+from services.core.lifecycle import ModelState
+from services.core.model_config import ModelConfig
+
+_MAX_VERSION = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One version of a model, as it stands.
+
+    Attributes:
+        model: Name of the model.
+        version: Its number, > 0.
+        state: Triton's state of it.
+        reason: Why it is unavailable, else empty.
+        generation: The loading of it that serves now; 0 for none.
+        config: The complete configuration.
+        config_message: The same, a serialized ``inference.ModelConfig``.
+    """
+
+    model: str
+    version: int
+    state: ModelState
+    reason: str = ""
+    generation: int = 0
+    config: ModelConfig
+    config_message: bytes = b""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests may be sent to it."""
+        return self.state is ModelState.READY
+
+    @property
+    def version_text(self) -> str:
+        """The version as the protocol writes it."""
+        return str(self.version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteTable:
+    """All models a client may name, at one revision.
+
+    Attributes:
+        revision: Grows with every change; 0 is the empty table.
+        ready: Whether start-up loading is over and what should be ready is.
+        models: By name, then by version.
+    """
+
+    revision: int = 0
+    ready: bool = False
+    models: Mapping[str, Mapping[int, Route]] = MappingProxyType({})
+
+    @classmethod
+    def of(
+        cls,
+        routes: Iterable[Route],
+        *,
+        names: Iterable[str] = (),
+        revision: int = 0,
+        ready: bool = True,
+    ) -> "RouteTable":
+        """Return the table of ``routes``; ``names`` may name models without any."""
+        models: dict[str, dict[int, Route]] = {name: {} for name in names}
+        for route in routes:
+            models.setdefault(route.model, {})[route.version] = route
+        return cls(revision=revision, ready=ready, models=models)
+
+    def routes(self) -> Iterable[Route]:
+        """Yield every version of every model."""
+        for versions in self.models.values():
+            yield from versions.values()
+
+    def find(self, model: str, version: str) -> Route:
+        """Return the ready route for ``model`` and ``version`` ("": the newest).
+
+        Raises:
+            InvalidRequestError: ``version`` is no number.
+            ModelNotFoundError: no such model or version, or none is ready.
+            ModelNotReadyError: that version is known but not ready.
+        """
+        number = parse_version(version)
+        versions = self.models.get(model)
+        if versions is None:
+            message = f"Request for unknown model: '{model}' is not found"
+            raise ModelNotFoundError(message)
+        if number is None:
+            ready = [number for number, route in versions.items() if route.is_ready]
+            if not ready:
+                message = (
+                    f"Request for unknown model: '{model}' has no available versions"
+                )
+                raise ModelNotFoundError(message)
+            return versions[max(ready)]
+        route = versions.get(number)
+        if route is None:
+            message = (
+                f"Request for unknown model: '{model}' version {number} is not found"
+            )
+            raise ModelNotFoundError(message)
+        if not route.is_ready:
+            message = (
+                f"Request for unknown model: '{model}' version {number} "
+                "is not at ready state"
+            )
+            raise ModelNotReadyError(message)
+        return route
+
+    def ready_versions(self, model: str) -> list[str]:
+        """Return the versions of ``model`` that are ready, ascending."""
+        versions = self.models.get(model, {})
+        return [
+            str(number) for number, route in sorted(versions.items()) if route.is_ready
+        ]
+
+
+def parse_version(version: str) -> int | None:
+    """Return the number in ``version``; None for the empty string.
+
+    Raises:
+        InvalidRequestError: it is not a decimal number that fits int64.
+    """
+    if not version:
+        return None
+    if version.isascii() and version.isdigit() and int(version) <= _MAX_VERSION:
+        return int(version)
+    message = (
+        "failed to get model version from specified version string "
+        f"'{version}' (details: stol), version should be an integral value > 0"
+    )
+    raise InvalidRequestError(message)

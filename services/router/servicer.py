@@ -1,0 +1,131 @@
+"""The methods a router answers itself: decode, look up, encode.
+
+They read immutable snapshots, so they may run on any thread.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from protos import inference_pb2 as pb
+from protos import model_config_pb2
+from services import __version__
+from services.core.errors import InternalError, InvalidRequestError, ServingError
+from services.router.cold_call import ColdMethod
+from services.router.inference import Inference
+from services.router.model_metadata import model_metadata
+from services.router.route_table import Route
+from services.router.statistics_message import statistics_message
+
+SERVICE: Final = "/inference.GRPCInferenceService/"
+SERVER_NAME: Final = "nereid"
+# Exactly the extensions that work.
+EXTENSIONS: Final = (
+    "model_repository",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+
+
+class InferenceServicer:
+    """Health, metadata, configuration and statistics of what is routed here."""
+
+    def __init__(self, inference: Inference) -> None:
+        """Answer for ``inference``."""
+        self._inference = inference
+
+    def methods(self) -> Mapping[str, ColdMethod]:
+        """Return the methods by their full names."""
+        return {
+            SERVICE + "ServerLive": self.server_live,
+            SERVICE + "ServerReady": self.server_ready,
+            SERVICE + "ModelReady": self.model_ready,
+            SERVICE + "ServerMetadata": self.server_metadata,
+            SERVICE + "ModelMetadata": self.model_metadata,
+            SERVICE + "ModelConfig": self.model_config,
+            SERVICE + "ModelStatistics": self.model_statistics,
+        }
+
+    def server_live(self, message: bytes) -> bytes:
+        """Answer that the process is alive: it is, since it answers."""
+        del message
+        return pb.ServerLiveResponse(live=True).SerializeToString()
+
+    def server_ready(self, message: bytes) -> bytes:
+        """Answer whether inferences would be executed."""
+        del message
+        ready = self._inference.is_ready()
+        return pb.ServerReadyResponse(ready=ready).SerializeToString()
+
+    def model_ready(self, message: bytes) -> bytes:
+        """Answer whether an inference on that version would be executed.
+
+        Unknown models are not ready, which is no error.
+        """
+        try:
+            request = pb.ModelReadyRequest.FromString(message)
+        except DecodeError as error:
+            raise _unparsable() from error
+        ready = self._inference.is_model_ready(request.name, request.version)
+        return pb.ModelReadyResponse(ready=ready).SerializeToString()
+
+    def server_metadata(self, message: bytes) -> bytes:
+        """Answer with name, version and the extensions that work."""
+        del message
+        return pb.ServerMetadataResponse(
+            name=SERVER_NAME, version=__version__, extensions=EXTENSIONS
+        ).SerializeToString()
+
+    def model_metadata(self, message: bytes) -> bytes:
+        """Answer with the tensors of a model."""
+        try:
+            request = pb.ModelMetadataRequest.FromString(message)
+        except DecodeError as error:
+            raise _unparsable() from error
+        table = self._inference.table
+        route = table.find(request.name, request.version)
+        return model_metadata(table, route).SerializeToString()
+
+    def model_config(self, message: bytes) -> bytes:
+        """Answer with the complete configuration of a model."""
+        try:
+            request = pb.ModelConfigRequest.FromString(message)
+        except DecodeError as error:
+            raise _unparsable() from error
+        route = self._inference.table.find(request.name, request.version)
+        config = model_config_pb2.ModelConfig.FromString(route.config_message)
+        return pb.ModelConfigResponse(config=config).SerializeToString()
+
+    def model_statistics(self, message: bytes) -> bytes:
+        """Answer with what this router has counted."""
+        try:
+            request = pb.ModelStatisticsRequest.FromString(message)
+        except DecodeError as error:
+            raise _unparsable() from error
+        routes = self._routes_named(request.name, request.version)
+        response = pb.ModelStatisticsResponse()
+        for route in routes:
+            scheduler = self._inference.scheduler_of(route)
+            if scheduler is not None:
+                response.model_stats.append(
+                    statistics_message(route, scheduler.statistics)
+                )
+        return response.SerializeToString()
+
+    def _routes_named(self, name: str, version: str) -> list[Route]:
+        table = self._inference.table
+        if not name:
+            return list(table.routes())
+        try:
+            route = table.find(name, version)
+        except ServingError as error:
+            message = f"requested model '{name}' is not available"
+            raise InvalidRequestError(message) from error
+        return [route] if version else list(table.models[name].values())
+
+
+def _unparsable() -> InternalError:
+    return InternalError("Unable to parse request")
