@@ -7,56 +7,18 @@ from numpy.typing import NDArray
 
 from services.core import byte_tensor, wire_format
 from services.core.errors import InternalError, InvalidRequestError, ServingError
+from services.worker.batch import Batch, Member, Refusal
 from services.worker.gather import GatherBuffer, gather_elements
 from services.worker.layout import Layout
 from services.worker.request_reader import Request, RequestReader
 from services.worker.signature import Signature
+from services.worker.uniform import UniformBatch, UniformDecoder
 
 _REQUEST_TAG: Final = 0x12
 # From here on a view spares a second copy; below it costs more than it spares.
 _COPY_ONCE_BYTES: Final = 2048
 
 Elements: TypeAlias = dict[int, list[bytes]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One request that takes part in the execution.
-
-    Attributes:
-        layout: What its header says.
-        id_field: Its ``id`` with tag and length, as it goes into the reply.
-        first_row: Its first row in the batch; ``layout.rows`` are its own.
-    """
-
-    layout: Layout
-    id_field: bytes
-    first_row: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """One request that does not take part, and why."""
-
-    error: ServingError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """One execution.
-
-    Attributes:
-        outcomes: One for each request, in the order of the requests.
-        rows: Of all members together; 1 if the model does not batch and there
-            is a member.
-        inputs: By input name; valid until the next batch is decoded.
-        outputs: Indices of the signature's outputs that somebody asked for.
-    """
-
-    outcomes: tuple[Member | Refusal, ...]
-    rows: int
-    inputs: dict[str, NDArray[Any]]
-    outputs: tuple[int, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,12 +39,21 @@ class BatchDecoder:
         self._signature = signature
         self._reader = reader
         self._buffers = [GatherBuffer(spec, signature) for spec in signature.inputs]
+        self._uniform = UniformDecoder(signature, reader, self._buffers)
         self._has_bytes = any(
             spec.datatype.byte_size is None for spec in signature.inputs
         )
 
-    def decode(self, message: bytes) -> Batch:
+    def decode(self, message: bytes) -> Batch | UniformBatch:
         """Decode one BatchRequest.
+
+        Raises:
+            WireFormatError: the message is no BatchRequest.
+        """
+        return self._uniform.decode(message) or self.decode_each(message)
+
+    def decode_each(self, message: bytes) -> Batch:
+        """Decode one BatchRequest, request by request.
 
         A request that is not in order is refused by itself; the others run.
 
@@ -117,10 +88,7 @@ class BatchDecoder:
         if self._has_bytes:
             assembly.elements.append(self._elements(request))
         requests.append(request)
-        member = Member(
-            layout=layout, id_field=request.id_field, first_row=assembly.rows
-        )
-        assembly.outcomes.append(member)
+        assembly.outcomes.append(Member(layout, request.id_field, assembly.rows))
         assembly.rows += layout.rows
 
     def _check_company(self, first: Layout, other: Layout) -> None:

@@ -121,7 +121,7 @@ def _ask_nvidia_smi(visible: str) -> tuple[str, int]:
         "--format=csv,noheader,nounits",
     ]
     try:
-        answer = subprocess.run(  # noqa: S603 - fixed arguments, found on PATH
+        answer = subprocess.run(
             query,
             capture_output=True,
             text=True,

@@ -35,6 +35,11 @@ class GatherBuffer:
             self._allocate(max(size, 2 * len(self.bytes_view)))
         return self.bytes_view
 
+    def matrix(self, count: int, size: int) -> NDArray[np.uint8]:
+        """Return ``count`` rows of ``size`` writable bytes; what was there is void."""
+        self.reserve(count * size)
+        return self._memory[: count * size].reshape(count, size)
+
     def array(self, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return the bytes as an array, C-contiguous from the first byte on.
 
@@ -52,7 +57,7 @@ class GatherBuffer:
 
     def _allocate(self, size: int) -> None:
         self._memory = np.empty(size, np.uint8)
-        self.bytes_view = memoryview(self._memory)
+        self.bytes_view = self._memory.data
         self._views.clear()
 
 

@@ -148,9 +148,7 @@ def make_layout(
         inputs.append(layout)
     _check_names(signature, [one.index for one in inputs])
     names = dict.fromkeys(request.output_names or output_indices)
-    outputs = tuple(
-        _index(output_indices, name, "output", signature) for name in names
-    )
+    outputs = tuple(_index(output_indices, name, "output", signature) for name in names)
     spans, prefixes, raw_size = _fixed_spans(inputs)
     return Layout(
         header=header,
@@ -244,6 +242,8 @@ def _index(
 ) -> int:
     index = indices.get(name)
     if index is None:
-        text = f"unexpected inference {kind} '{name}' for model '{signature.model_name}'"
+        text = (
+            f"unexpected inference {kind} '{name}' for model '{signature.model_name}'"
+        )
         raise InvalidRequestError(text)
     return index

