@@ -19,7 +19,8 @@ UNLIMITED_MESSAGES: Final[Options] = (
 class ClientStream:
     """The client's end of a bidirectional stream, with a queue of its own.
 
-    One thread opens it, receives and sends; ``cancel`` may come from any.
+    One thread opens it, receives and sends; ``finish`` and ``cancel`` may come
+    from any.
     """
 
     def __init__(self, target: str, method: str, metadata: Metadata = ()) -> None:
@@ -67,6 +68,14 @@ class ClientStream:
         else:
             self._sending = True
             self._call.operate((cygrpc.SendMessageOperation(message, 0),), self._sent)
+
+    def finish(self) -> None:
+        """Say that nothing more will be sent; the other end then ends the stream.
+
+        From any thread, once, when no ``send`` is queued behind another: C-core
+        puts the end behind a message that is still on its way.
+        """
+        self._call.operate((cygrpc.SendCloseFromClientOperation(0),), None)
 
     def cancel(self) -> None:
         """End the stream from this side; a blocked ``receive`` returns None."""
