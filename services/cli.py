@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from services.core import parent_death
+from services.core import parent_death, process_tuning
 
 ROLES: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("services.stack.app:main", "the whole stack on this machine"),
@@ -45,6 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         The exit status: the role's own; 2 if there is no such role.
     """
     parent_death.obey(os.environ)
+    process_tuning.prepare_grpc()
     arguments = sys.argv[1:] if argv is None else argv
     role, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if role in {"-h", "--help", "help"}:

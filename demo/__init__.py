@@ -1,0 +1,1 @@
+"""Builds the model repository that the quickstart serves."""
