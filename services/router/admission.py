@@ -1,5 +1,7 @@
-"""Whether a request may run: every rule of the protocol and of the model's
-configuration, checked once, before it costs anyone anything.
+"""Whether a request may run.
+
+Every rule of the protocol and of the model's configuration is checked here, once,
+before the request costs anyone anything.
 
 Source: the order of the checks and the messages are those of Triton's gRPC
 frontend and of the normalisation of its requests, as the recorded answers of the
@@ -265,7 +267,7 @@ def _check_input(
     shape = tuple(tensor.shape)
     dims = shape[1:] if batches else shape
     fits = len(dims) == len(declared.dims) and all(
-        sent == wanted or (wanted == -1 and sent >= 0)
+        sent >= 0 and wanted in (sent, -1)
         for sent, wanted in zip(dims, declared.dims, strict=True)
     )
     if fits and (not batches or shape[0] >= 0):
@@ -291,7 +293,7 @@ def _check_size(
         # A batch dimension of zero is read as one row, whose bytes are missing.
         shape = (max(shape[0], 1), *shape[1:])
     elements = prod(shape)
-    datatype = DataType(tensor.datatype)
+    datatype = DataType.from_protocol(tensor.datatype)
     if datatype.byte_size is None:
         byte_tensor.validate(
             raw, elements, tensor_name=tensor.name, model_name=model, prefix=where

@@ -9,6 +9,7 @@ import argparse
 import functools
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,8 @@ from typing import Final
 
 import structlog
 
+from protos import control_pb2
 from services.core import logs
-from services.core.clock import MonotonicClock
 from services.core.completion_queue import Reactor, Server
 from services.core.process_tuning import settle
 from services.router.cold_call import cold_calls
@@ -35,8 +36,6 @@ from services.router.reflection import (
 from services.router.reflection import SERVICE_NAME as REFLECTION_SERVICE
 from services.router.route_table import RouteTable
 from services.router.servicer import InferenceServicer
-
-from protos import control_pb2
 
 _log = structlog.get_logger(__name__)
 
@@ -163,11 +162,13 @@ class RouterApp:
         self._inference.stopping = True
         self._readiness_changed()
         self._control.stop()
-        deadline_ns = _now_ns() + self._settings.exit_timeout_secs * 1_000_000_000
+        deadline_ns = (
+            time.monotonic_ns() + self._settings.exit_timeout_secs * 1_000_000_000
+        )
         self._stop_when_quiet(deadline_ns)
 
     def _stop_when_quiet(self, deadline_ns: int) -> None:
-        now_ns = _now_ns()
+        now_ns = time.monotonic_ns()
         if not self._inference.is_quiet and now_ns < deadline_ns:
             again = functools.partial(self._stop_when_quiet, deadline_ns)
             self._reactor.call_at(now_ns + _QUIET_POLL_NS, again)
@@ -183,10 +184,6 @@ class RouterApp:
         for server in tuple(remaining):
             server.shutdown(functools.partial(closed, server))
             server.cancel_all_calls()
-
-
-def _now_ns() -> int:
-    return MonotonicClock().now_ns()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

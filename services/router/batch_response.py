@@ -1,5 +1,6 @@
-"""The worker's BatchResponse cut into its replies, by hand and without a copy
-more than the one slice that goes to the client.
+"""The worker's BatchResponse, cut into its replies.
+
+By hand, and without a copy more than the one slice that goes to the client.
 
 Source: protos/worker.proto; field 1 is the timing, field 2 a Reply each.
 """

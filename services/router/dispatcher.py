@@ -10,10 +10,10 @@ from google.protobuf.message import DecodeError
 
 from protos import worker_pb2
 from services.core.completion_queue import (
-    metadata_values,
     NativeCall,
     NativeMetadata,
     StreamCall,
+    metadata_values,
 )
 from services.core.wire_format import length_prefix
 from services.router.scheduler import Execution, Scheduler

@@ -52,7 +52,7 @@ class ControlForwarder:
 
         It raises the ServingError that has the status control answered with.
         """
-        call = self._channel.unary_unary(SERVICE + name)
+        call = self._channel.unary_unary(SERVICE + name, None, None)
 
         def forward(message: bytes) -> bytes:
             try:

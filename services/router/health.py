@@ -1,5 +1,7 @@
-"""grpc.health.v1 on the completion queue: the same truth as ServerReady and
-ModelReady, by service name ("" is the server, else a model's name).
+"""grpc.health.v1 on the completion queue.
+
+The same truth as ServerReady and ModelReady, by service name: "" is the server,
+else it is a model's name.
 """
 
 from collections.abc import Callable
@@ -10,17 +12,19 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from services.core.completion_queue import (
-    UnaryCall,
     NativeCall,
     NativeMetadata,
     StreamCall,
+    UnaryCall,
 )
 
 SERVICE_NAME: Final = "grpc.health.v1.Health"
 CHECK_METHOD: Final = f"/{SERVICE_NAME}/Check"
 WATCH_METHOD: Final = f"/{SERVICE_NAME}/Watch"
 
-_STATUS = health_pb2.HealthCheckResponse.ServingStatus
+_SERVING: Final[int] = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING: Final[int] = health_pb2.HealthCheckResponse.NOT_SERVING
+_UNKNOWN: Final[int] = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 _NOT_FOUND: Final[int] = grpc.StatusCode.NOT_FOUND.value[0]
 _INVALID_ARGUMENT: Final[int] = grpc.StatusCode.INVALID_ARGUMENT.value[0]
 
@@ -40,8 +44,8 @@ class Health:
         """Return the protocol's status of ``service``."""
         serving = self._is_serving(service)
         if serving is None:
-            return _STATUS.SERVICE_UNKNOWN
-        return _STATUS.SERVING if serving else _STATUS.NOT_SERVING
+            return _UNKNOWN
+        return _SERVING if serving else _NOT_SERVING
 
     def changed(self) -> None:
         """Tell the watchers whose status is another now."""
@@ -85,7 +89,7 @@ class _Check(UnaryCall):
             self.fail(_INVALID_ARGUMENT, "not a HealthCheckRequest")
             return
         status = self._health.status_of(request.service)
-        if status == _STATUS.SERVICE_UNKNOWN:
+        if status == _UNKNOWN:
             self.fail(_NOT_FOUND, f"unknown service '{request.service}'")
         else:
             response = health_pb2.HealthCheckResponse(status=status)

@@ -1,5 +1,6 @@
-"""The gRPC door of unary inference: one slotted object a request, bytes in and
-bytes out. It is the queue's item itself, so a request costs no other object.
+"""The gRPC door of unary inference: bytes in, bytes out.
+
+One slotted object a request: it is the queue's item itself.
 """
 
 from collections.abc import Callable, Hashable

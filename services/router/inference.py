@@ -3,6 +3,7 @@
 Every door (gRPC, REST, streams) hands its requests in here.
 """
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -112,7 +113,7 @@ class Inference:
                     f"{scheduler.route.version} is not at ready state"
                 )
                 scheduler.refuse_all(ModelNotReadyError(message))
-            scheduler.when_quiet(lambda scheduler=scheduler: retired(scheduler))
+            scheduler.when_quiet(functools.partial(retired, scheduler))
 
     def scheduler_of(self, route: Route) -> Scheduler | None:
         """Return who schedules ``route`` now."""

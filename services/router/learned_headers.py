@@ -28,7 +28,6 @@ NAME_TAG: Final = 0x0A
 VERSION_TAG: Final = 0x12
 ID_TAG: Final = 0x1A
 RAW_CONTENTS_TAG: Final = 0x3A
-_RAW_CONTENTS_FIELD: Final = 7
 _HEADER_FIELDS: Final = frozenset((4, 5, 6))
 _LONGEST_SHORT_LENGTH: Final = 127
 _MOST_HEADERS_OF_A_ROUTE: Final = 256
@@ -62,8 +61,9 @@ class _Header:
 
 
 class LearnedHeaders:
-    """Verdicts by the bytes they were reached from. Empty after every change of
-    routes: a verdict holds for one route table.
+    """Verdicts by the bytes they were reached from.
+
+    A verdict holds for one route table: ``clear`` when the routes change.
     """
 
     __slots__ = ("_by_prefix",)
@@ -76,8 +76,10 @@ class LearnedHeaders:
         """Forget everything: the routes have changed."""
         self._by_prefix.clear()
 
-    def find(self, body: bytes) -> Verdict | None:
+    def find(self, body: bytes) -> Verdict | None:  # noqa: C901, PLR0911
         """Return the verdict of an earlier request with the same header.
+
+        Hot: one function, and every way out but one is a miss.
 
         Args:
             body: A serialized ModelInferRequest, well-formed or not.
@@ -142,31 +144,38 @@ def _layout(
     None unless the message is laid out as every common client lays it out, with
     nothing repeated, unknown or out of order.
     """
-    start = 0
-    for tag in (NAME_TAG, VERSION_TAG):
+    prefix_end = start = 0
+    for tag in (NAME_TAG, VERSION_TAG, ID_TAG):
         if body[start] == tag:
             if body[start + 1] > _LONGEST_SHORT_LENGTH:
                 return None
             start += 2 + body[start + 1]
-    prefix = body[:start]
-    if body[start] == ID_TAG:
-        if body[start + 1] > _LONGEST_SHORT_LENGTH:
-            return None
-        start += 2 + body[start + 1]
+        if tag != ID_TAG:
+            prefix_end = start
     end = start
     while end < len(body) and body[end] != RAW_CONTENTS_TAG:
         field, end = skip_field(body, end)
         if field not in _HEADER_FIELDS:
             return None
-    raw_prefixes = []
-    position = end
-    while position < len(body):
-        field, behind = skip_field(body, position)
-        if field != _RAW_CONTENTS_FIELD or body[position] != RAW_CONTENTS_TAG:
-            return None
-        _, content = decode_varint(body, position + 1)
-        raw_prefixes.append((position - start, body[position:content]))
-        position = behind
-    if not prefix or body[0] != NAME_TAG or not raw_prefixes:
+    raw_prefixes = _raw_prefixes(body, start, end)
+    if not raw_prefixes or body[0] != NAME_TAG:
         return None
-    return prefix, start, end, tuple(raw_prefixes)
+    return body[:prefix_end], start, end, raw_prefixes
+
+
+def _raw_prefixes(
+    body: bytes, start: int, position: int
+) -> tuple[tuple[int, bytes], ...]:
+    """Return tag and length of each raw content, with its offset from ``start``.
+
+    Empty if anything but raw contents stands between ``position`` and the end.
+    """
+    prefixes = []
+    while position < len(body):
+        if body[position] != RAW_CONTENTS_TAG:
+            return ()
+        _, behind = skip_field(body, position)
+        _, content = decode_varint(body, position + 1)
+        prefixes.append((position - start, body[position:content]))
+        position = behind
+    return tuple(prefixes)

@@ -1,9 +1,10 @@
-"""Server reflection (v1alpha) on the completion queue, so that grpcurl needs no
-schema. The answers are grpcio-reflection's; only the transport is ours.
+"""Server reflection (v1alpha) on the completion queue: grpcurl needs no schema.
+
+The answers are grpcio-reflection's; only the transport is ours.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -40,7 +41,8 @@ class _ReflectionCall(StreamCall):
         except DecodeError:
             self.finish(_INVALID_ARGUMENT, "not a ServerReflectionRequest")
             return
-        for response in self._servicer.ServerReflectionInfo(iter((request,)), None):
+        answer: Any = self._servicer.ServerReflectionInfo
+        for response in answer(iter((request,)), None):
             self.send(response.SerializeToString())
         self.read()
 

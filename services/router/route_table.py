@@ -4,8 +4,7 @@ Source: the errors are the words of Triton's model life cycle.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 from services.core.errors import (
     InvalidRequestError,
@@ -63,7 +62,7 @@ class RouteTable:
 
     revision: int = 0
     ready: bool = False
-    models: Mapping[str, Mapping[int, Route]] = MappingProxyType({})
+    models: Mapping[str, Mapping[int, Route]] = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -98,6 +98,7 @@ class Scheduler:
         "_batcher",
         "_idle",
         "_instances",
+        "_now_ns",
         "_on_quiet",
         "_reactor",
         "_timer",
@@ -106,8 +107,14 @@ class Scheduler:
         "statistics",
     )
 
-    def __init__(self, route: Route, reactor: Reactor) -> None:
+    def __init__(
+        self,
+        route: Route,
+        reactor: Reactor,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         """Start with no request and no instance."""
+        self._now_ns = now_ns
         self.route = route
         self.statistics = ModelStatistics()
         self._reactor = reactor
@@ -167,7 +174,7 @@ class Scheduler:
         self._idle.append(instance)
         if len(self._batcher):
             self._dispatch()
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         batch = execution.batch
         try:
             timing, start = timing_of(message)
@@ -217,7 +224,7 @@ class Scheduler:
     def _dispatch(self) -> None:
         idle = self._idle
         while idle:
-            now_ns = time.monotonic_ns()
+            now_ns = self._now_ns()
             step = self._batcher.step(now_ns)
             if step.batch:
                 idle.pop().execute(Execution(step.batch, now_ns))
@@ -265,7 +272,7 @@ class Scheduler:
     def _fail_all(
         self, requests: tuple[PendingRequest, ...], error: ServingError
     ) -> None:
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         for request in requests:
             if request.open:
                 refuse(request, error)

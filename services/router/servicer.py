@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 
 from protos import inference_pb2 as pb
 from protos import model_config_pb2
-from services import __version__
 from services.core.errors import InternalError, InvalidRequestError, ServingError
+from services.core.version import VERSION
 from services.router.cold_call import ColdMethod
 from services.router.inference import Inference
 from services.router.model_metadata import model_metadata
@@ -76,7 +76,7 @@ class InferenceServicer:
         """Answer with name, version and the extensions that work."""
         del message
         return pb.ServerMetadataResponse(
-            name=SERVER_NAME, version=__version__, extensions=EXTENSIONS
+            name=SERVER_NAME, version=VERSION, extensions=EXTENSIONS
         ).SerializeToString()
 
     def model_metadata(self, message: bytes) -> bytes:

@@ -31,7 +31,7 @@ def statistics_message(route: Route, counted: ModelStatistics) -> pb.ModelStatis
                 compute_infer=_duration(batch.compute_infer),
                 compute_output=_duration(batch.compute_output),
             )
-            for rows, batch in sorted(tuple(counted.batches.items()))
+            for rows, batch in sorted(counted.batches.copy().items())
         ],
     )
 

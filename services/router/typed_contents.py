@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from protos import inference_pb2
+from services.core import byte_tensor
 from services.core.datatype import DataType
-from services.core.byte_tensor import encode_byte_tensor
 from services.core.errors import InvalidRequestError
 
 _FIELDS: Final[Mapping[DataType, str]] = {
@@ -76,7 +76,7 @@ def raw_contents(
             raise InvalidRequestError(message)
     values = getattr(tensor.contents, field)
     if datatype is DataType.BYTES:
-        return encode_byte_tensor(values)
+        return byte_tensor.encode(values)
     wide = np.array(values)
     narrow = wide.astype(datatype.numpy_dtype)
     if datatype.numpy_dtype.kind in "iu" and not np.array_equal(wide, narrow):

@@ -1,0 +1,275 @@
+"""The scheduler: requests, instances and a clock, none of them real.
+
+The puppet instance holds each batch until the test lets it go.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from protos import worker_pb2
+from services.core.completion_queue import Timer
+from services.core.model_config import DynamicBatching, ModelConfig
+from services.router.scheduler import Execution, Scheduler
+from tests.unit.router.routes import add_sub, route
+
+MS = 1_000_000
+
+
+class PuppetReactor:
+    """Runs nothing until told."""
+
+    def __init__(self) -> None:
+        self.when_drained: list[Callable[[], None]] = []
+        self.timers: list[Timer] = []
+
+    def call_when_drained(self, callback: Callable[[], None]) -> None:
+        if callback not in self.when_drained:
+            self.when_drained.append(callback)
+
+    def call_at(self, when_ns: int, callback: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(when_ns, callback))
+        return self.timers[-1]
+
+    def drain(self) -> None:
+        callbacks, self.when_drained = self.when_drained, []
+        for callback in callbacks:
+            callback()
+
+    def fire(self) -> None:
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            if timer.callback is not None:
+                timer.callback()
+
+
+@dataclass(eq=False)
+class PuppetRequest:
+    name: str
+    rows: int = 1
+    shape_key: object = ()
+    enqueued_ns: int = 0
+    attempts: int = 0
+    body: bytes = b""
+    open: bool = True
+    outcome: list[object] = field(default_factory=list)
+
+    def answer(self, message: bytes) -> None:
+        self.outcome.append(message)
+        self.open = False
+
+    def fail(self, code: int, details: str) -> None:
+        self.outcome.append((code, details))
+        self.open = False
+
+
+class PuppetInstance:
+    """Holds what it is given."""
+
+    def __init__(self) -> None:
+        self.held: list[Execution] = []
+        self.closed = False
+
+    def execute(self, execution: Execution) -> None:
+        self.held.append(execution)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def names(self) -> list[list[str]]:
+        return [[r.name for r in e.batch] for e in self.held]  # type: ignore[attr-defined]
+
+
+@dataclass
+class Stage:
+    """A scheduler with everything around it."""
+
+    scheduler: Scheduler
+    reactor: PuppetReactor
+    clock_ns: int = 0
+
+    def enqueue(self, *names: str, rows: int = 1) -> list[PuppetRequest]:
+        requests = [PuppetRequest(n, rows, enqueued_ns=self.clock_ns) for n in names]
+        for request in requests:
+            self.scheduler.enqueue(request)
+        self.reactor.drain()
+        return requests
+
+    def instance(self) -> PuppetInstance:
+        instance = PuppetInstance()
+        self.scheduler.attach(instance)
+        return instance
+
+    def complete(
+        self, instance: PuppetInstance, *replies: worker_pb2.Reply, ms: int = 1
+    ) -> None:
+        timing = worker_pb2.BatchTiming(
+            compute_input_ns=1, compute_infer_ns=ms * MS, compute_output_ns=2
+        )
+        message = worker_pb2.BatchResponse(timing=timing, reply=replies)
+        execution = instance.held.pop(0)
+        self.scheduler.completed(instance, execution, message.SerializeToString())
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return staged(add_sub())
+
+
+def staged(config: ModelConfig) -> Stage:
+    reactor = PuppetReactor()
+
+    def now_ns() -> int:
+        return built.clock_ns
+
+    scheduler = Scheduler(route(config), reactor, now_ns)  # type: ignore[arg-type]
+    built = Stage(scheduler, reactor)
+    return built
+
+
+def response(content: bytes) -> worker_pb2.Reply:
+    return worker_pb2.Reply(response=content)
+
+
+def error(code: int, message: str) -> worker_pb2.Reply:
+    return worker_pb2.Reply(error=worker_pb2.ReplyError(code=code, message=message))
+
+
+def test_requests_wait_for_an_instance_and_then_go_together(stage: Stage) -> None:
+    stage.enqueue("a", "b")
+    instance = stage.instance()
+    assert instance.names() == [["a", "b"]]
+
+
+def test_what_arrives_while_the_instance_is_busy_goes_in_one_batch(
+    stage: Stage,
+) -> None:
+    instance = stage.instance()
+    stage.enqueue("a")
+    stage.enqueue("b", "c", "d")
+    assert instance.names() == [["a"]]
+    stage.complete(instance, response(b"A"))
+    assert instance.names() == [["b", "c", "d"]]
+
+
+def test_each_request_gets_its_own_answer(stage: Stage) -> None:
+    instance = stage.instance()
+    a, b, c = stage.enqueue("a", "b", "c")
+    stage.complete(instance, response(b"A"), error(3, "b is bad"), response(b"x" * 300))
+    assert (a.outcome, b.outcome) == ([b"A"], [(3, "b is bad")])
+    assert c.outcome == [b"x" * 300]
+
+
+def test_an_empty_answer_is_an_answer(stage: Stage) -> None:
+    instance = stage.instance()
+    (a,) = stage.enqueue("a")
+    stage.complete(instance, response(b""))
+    assert a.outcome == [b""]
+
+
+@pytest.mark.parametrize("message", [b"", b"\x12", b"\x12\x05\x0a", b"\x77", b"\x0a"])
+def test_an_answer_that_cannot_be_read_fails_the_whole_batch(
+    stage: Stage, message: bytes
+) -> None:
+    instance = stage.instance()
+    requests = stage.enqueue("a", "b")
+    stage.scheduler.completed(instance, instance.held.pop(), message)
+    assert [len(request.outcome) for request in requests] == [1, 1]
+    assert all(request.outcome[0][0] == 13 for request in requests)  # type: ignore[index]
+
+
+def test_a_lost_instance_gives_its_requests_to_another(stage: Stage) -> None:
+    lost, other = stage.instance(), stage.instance()
+    requests = stage.enqueue("a", "b")
+    lost, other = (lost, other) if lost.held else (other, lost)
+    stage.enqueue("c")
+    stage.scheduler.detach(lost, tuple(requests))
+    assert other.names() == [["c"]]
+    stage.complete(other, response(b"C"))
+    assert other.names() == [["a", "b"]]
+    assert all(request.outcome == [] for request in requests)
+
+
+def test_a_request_that_outlives_two_workers_is_refused(stage: Stage) -> None:
+    (request,) = stage.enqueue("killer")
+    for _ in range(2):
+        instance = stage.instance()
+        stage.scheduler.detach(instance, instance.held.pop().batch)
+    assert len(request.outcome) == 1
+    assert request.outcome[0][0] == 14  # type: ignore[index]
+
+
+def test_a_client_that_left_is_not_executed(stage: Stage) -> None:
+    _, gone = stage.enqueue("a", "gone")
+    stage.scheduler.forget(gone)
+    assert stage.instance().names() == [["a"]]
+
+
+def test_a_delay_holds_a_batch_until_its_timer() -> None:
+    batching = DynamicBatching(max_queue_delay_ns=5 * MS)
+    stage = staged(add_sub(dynamic_batching=batching))
+    instance = stage.instance()
+    stage.enqueue("a")
+    assert instance.names() == []
+    assert [timer.when_ns for timer in stage.reactor.timers] == [5 * MS]
+    stage.clock_ns = 3 * MS
+    stage.enqueue("b")
+    assert len(stage.reactor.timers) == 1
+    stage.clock_ns = 5 * MS
+    stage.reactor.fire()
+    assert instance.names() == [["a", "b"]]
+
+
+def test_without_dynamic_batching_each_request_is_executed_alone() -> None:
+    stage = staged(add_sub(dynamic_batching=None))
+    stage.enqueue("a", "b", "c")
+    first, second = stage.instance(), stage.instance()
+    assert (first.names(), second.names()) == ([["a"]], [["b"]])
+
+
+def test_statistics_count_rows_requests_and_executions(stage: Stage) -> None:
+    instance = stage.instance()
+    stage.enqueue("a", "b", rows=2)
+    stage.clock_ns = 5 * MS
+    stage.complete(instance, response(b""), response(b""), ms=3)
+    counted = stage.scheduler.statistics
+    assert (counted.inference_count, counted.execution_count) == (4, 1)
+    assert (counted.success.count, counted.success.ns) == (2, 10 * MS)
+    assert (counted.queue.count, counted.queue.ns) == (2, 0)
+    assert counted.compute.compute_infer.ns == 6 * MS
+    assert counted.batches[4].compute_infer.count == 1
+    assert counted.batches[4].compute_infer.ns == 3 * MS
+
+
+def test_waiting_counts_as_queueing_until_the_batch_leaves(stage: Stage) -> None:
+    stage.enqueue("a")
+    stage.clock_ns = 7 * MS
+    instance = stage.instance()
+    stage.clock_ns = 9 * MS
+    stage.complete(instance, response(b""))
+    counted = stage.scheduler.statistics
+    assert (counted.queue.ns, counted.success.ns) == (7 * MS, 9 * MS)
+
+
+def test_a_retiring_scheduler_is_quiet_only_when_all_are_answered(
+    stage: Stage,
+) -> None:
+    quiet: list[str] = []
+    instance = stage.instance()
+    stage.enqueue("a")
+    stage.enqueue("b")
+    stage.scheduler.when_quiet(lambda: quiet.append("now"))
+    stage.complete(instance, response(b""))
+    assert quiet == []
+    stage.complete(instance, response(b""))
+    assert quiet == ["now"]
+
+
+def test_closing_refuses_who_waits_and_parts_from_the_instances(stage: Stage) -> None:
+    instance = stage.instance()
+    running, waiting = stage.enqueue("a")[0], stage.enqueue("b")[0]
+    stage.scheduler.close()
+    assert instance.closed
+    assert running.outcome == []
+    assert waiting.outcome == [(14, "the server is shutting down")]
