@@ -3,8 +3,9 @@
     I0520 20:03:25.829575 3355 router/app.py:31] "listening" port=8001
 
 The message and every text value are JSON, so nobody can forge a line by sending a
-newline; a traceback is indented for the same reason. A process calls ``configure`` once at its start, and again when a client
-changes the log settings. Modules log with ``structlog.get_logger()``.
+newline; a traceback is indented for the same reason. A process calls ``configure``
+once at its start, and again when a client changes the log settings. Modules log with
+``structlog.get_logger()``.
 """
 
 import datetime as dt
