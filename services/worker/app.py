@@ -1,0 +1,90 @@
+"""The worker process: one device, its models, its streams.
+
+CUDA_VISIBLE_DEVICES decides which GPU a runtime sees, once, when the runtime is
+imported. So it is set before anything else happens.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from services.core import logs
+from services.core.errors import ConfigError
+from services.core.process_tuning import prepare_grpc, settle
+from services.worker.device import (
+    Device,
+    describe,
+    parse_device,
+    visible_devices,
+)
+
+_EXIT_TIMEOUT_S: Final = 30.0
+
+_log = structlog.get_logger(__name__)
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the settings of ``nereid worker``."""
+    parser = argparse.ArgumentParser(
+        prog="nereid worker", description="Execute models on one device."
+    )
+    parser.add_argument("--control", required=True, help="unix:PATH or HOST:PORT")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:INDEX")
+    parser.add_argument(
+        "--worker-id", help="told apart by control (default: host, device and chance)"
+    )
+    parser.add_argument("--exit-timeout-secs", type=float, default=_EXIT_TIMEOUT_S)
+    parser.add_argument("--log-verbose", type=int, default=0)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a worker until SIGTERM or SIGINT; return the exit status."""
+    settings = parse_arguments(argv)
+    logs.configure(verbose=settings.log_verbose)
+    try:
+        device = parse_device(settings.device)
+        visible = visible_devices(device, os.environ)
+    except ConfigError as error:
+        print(f"nereid worker: {error}", file=sys.stderr)  # noqa: T201 - to the user
+        return 2
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    prepare_grpc()
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stopping.set())
+    return _serve(settings, describe(device, visible), stopping)
+
+
+def _serve(
+    settings: argparse.Namespace, device: Device, stopping: threading.Event
+) -> int:
+    # Not before the environment is set: grpc reads it when it is imported.
+    from services.worker.worker import Worker  # noqa: PLC0415
+
+    worker_id = settings.worker_id or (
+        f"{socket.gethostname()}-{device.label}-{uuid.uuid4().hex[:8]}"
+    )
+    worker = Worker(settings.control, worker_id, device)
+    worker.start()
+    settle()
+    _log.info("worker is up", worker=worker_id, device=device.label)
+    stopping.wait()
+    _log.info("worker is stopping", worker=worker_id)
+    drain = threading.Thread(target=worker.stop, daemon=True)
+    drain.start()
+    drain.join(settings.exit_timeout_secs)
+    if drain.is_alive():
+        # A thread inside a runtime cannot be interrupted, and an orderly exit
+        # would wait for it.
+        _log.error("executions did not end in time", worker=worker_id)
+        os._exit(0)
+    return 0

@@ -1,0 +1,89 @@
+"""The runtimes that models can be loaded with, imported when first needed."""
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from services.core.errors import BackendError, ConfigError
+from services.core.model_config import ModelConfig
+from services.worker.backend import Runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendEntry:
+    """Where a backend is implemented.
+
+    Attributes:
+        module: Ours; it has a function ``runtime() -> Runtime``.
+        requires: The packages that must be importable.
+        extra: Of our distribution, that installs them.
+    """
+
+    module: str
+    requires: tuple[str, ...]
+    extra: str
+
+
+BACKENDS: Final[Mapping[str, BackendEntry]] = {
+    "onnxruntime": BackendEntry(
+        module="services.worker.backends.onnxruntime",
+        requires=("onnxruntime",),
+        extra="cpu (or gpu)",
+    ),
+}
+
+# Triton's older way to say which backend.
+PLATFORMS: Final[Mapping[str, str]] = {
+    "onnxruntime_onnx": "onnxruntime",
+    "pytorch_libtorch": "pytorch",
+    "tensorrt_plan": "tensorrt",
+}
+
+
+def backend_name(config: ModelConfig) -> str:
+    """Return the backend that ``config`` asks for; "" if it asks for none."""
+    return config.backend or PLATFORMS.get(config.platform, "")
+
+
+def available_backends() -> tuple[str, ...]:
+    """Return the backends whose packages are installed, without importing them."""
+    return tuple(name for name, entry in BACKENDS.items() if not _missing(entry))
+
+
+def find_runtime(config: ModelConfig) -> Runtime:
+    """Return the runtime for a model.
+
+    Raises:
+        ConfigError: there is no such backend, or what it needs is not
+            installed.
+        BackendError: what it needs is installed but cannot be imported.
+    """
+    name = backend_name(config)
+    entry = BACKENDS.get(name)
+    if entry is None:
+        shown = name or config.platform
+        message = (
+            f"unable to find backend library for backend '{shown}', try specifying"
+            " runtime on the model configuration."
+        )
+        raise ConfigError(message)
+    missing = _missing(entry)
+    if missing:
+        message = (
+            f"backend '{name}' of model '{config.name}' needs {', '.join(missing)},"
+            f" which is not installed on this worker: install nereid with the extra"
+            f" {entry.extra}"
+        )
+        raise ConfigError(message)
+    try:
+        module = importlib.import_module(entry.module)
+    except ImportError as error:
+        message = f"backend '{name}' of model '{config.name}' cannot start: {error}"
+        raise BackendError(message) from error
+    return cast("Runtime", module.runtime())
+
+
+def _missing(entry: BackendEntry) -> list[str]:
+    return [name for name in entry.requires if importlib.util.find_spec(name) is None]

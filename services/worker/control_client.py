@@ -1,0 +1,220 @@
+"""The worker's stream to control: orders come, reports go."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import grpc
+import structlog
+
+from protos import control_pb2, control_pb2_grpc, model_config_pb2
+from services.core import model_config_proto
+from services.core.errors import ServingError
+from services.worker.backend import FoundModel, FoundTensor, InstancePlace, ModelSource
+from services.worker.backoff import Backoff
+from services.worker.device import Device
+from services.worker.loader import Loader, LoadOrder, describe
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A control on another host that vanished without a word is noticed.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_END: Final = None
+
+_log = structlog.get_logger(__name__)
+
+
+class ControlReports:
+    """Sends outcomes to control; what nobody listens to is dropped.
+
+    A control that comes back learns from the hello what is loaded and orders
+    anew what is not, so a lost report costs nothing but that.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a listener."""
+        self._lock = threading.Lock()
+        self._outbox: queue.SimpleQueue[control_pb2.WorkerReport | None] | None = None
+
+    def open(
+        self, hello: control_pb2.WorkerHello
+    ) -> Iterator[control_pb2.WorkerReport]:
+        """Return the reports of a new stream, the hello first; ends at ``close``."""
+        outbox: queue.SimpleQueue[control_pb2.WorkerReport | None] = queue.SimpleQueue()
+        outbox.put(control_pb2.WorkerReport(hello=hello))
+        with self._lock:
+            self._outbox = outbox
+        return iter(outbox.get, _END)
+
+    def close(self) -> None:
+        """Let the present stream's reports end."""
+        with self._lock:
+            outbox, self._outbox = self._outbox, None
+        if outbox is not None:
+            outbox.put(_END)
+
+    def loaded(self, generation: int) -> None:
+        """See Reports."""
+        loaded = control_pb2.ModelLoaded(generation=generation)
+        self._report(control_pb2.WorkerReport(loaded=loaded))
+
+    def load_failed(self, generation: int, message: str) -> None:
+        """See Reports."""
+        failed = control_pb2.ModelLoadFailed(generation=generation, message=message)
+        self._report(control_pb2.WorkerReport(load_failed=failed))
+
+    def unloaded(self, generation: int) -> None:
+        """See Reports."""
+        unloaded = control_pb2.ModelUnloaded(generation=generation)
+        self._report(control_pb2.WorkerReport(unloaded=unloaded))
+
+    def inspected(self, inspection: int, found: FoundModel) -> None:
+        """See Reports."""
+        config = model_config_pb2.ModelConfig()
+        for tensor in found.inputs:
+            config.input.add(**_fields(tensor))
+        for tensor in found.outputs:
+            config.output.add(**_fields(tensor))
+        inspected = control_pb2.ModelInspected(inspection=inspection, found=config)
+        self._report(control_pb2.WorkerReport(inspected=inspected))
+
+    def inspection_failed(self, inspection: int, message: str) -> None:
+        """See Reports."""
+        inspected = control_pb2.ModelInspected(inspection=inspection, error=message)
+        self._report(control_pb2.WorkerReport(inspected=inspected))
+
+    def _report(self, report: control_pb2.WorkerReport) -> None:
+        with self._lock:
+            if self._outbox is not None:
+                self._outbox.put(report)
+
+
+class ControlClient:
+    """Keeps a stream to control and obeys what comes down."""
+
+    def __init__(
+        self,
+        target: str,
+        make_hello: Callable[[tuple[int, ...]], control_pb2.WorkerHello],
+        device: Device,
+        loader: Loader,
+        reports: ControlReports,
+    ) -> None:
+        """Prepare; ``start`` dials.
+
+        Args:
+            target: Control's gRPC address.
+            make_hello: Given the generations that are served now.
+            device: What models are loaded on.
+            loader: Carries the orders out.
+            reports: What the loader reports to.
+        """
+        self._make_hello = make_hello
+        self._device = device
+        self._loader = loader
+        self._reports = reports
+        self._stopping = threading.Event()
+        self._channel = grpc.insecure_channel(target, options=_OPTIONS)
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> None:
+        """Dial, and dial again whenever the stream is lost."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave control and return when no further order can come."""
+        self._stopping.set()
+        self._reports.close()
+        self._channel.close()
+        self._thread.join()
+
+    def _run(self) -> None:
+        backoff = Backoff()
+        while not self._stopping.is_set():
+            try:
+                self._attend(backoff)
+            except (grpc.RpcError, ValueError) as error:
+                # A channel that stop has closed raises ValueError.
+                if not self._stopping.is_set():
+                    _log.warning("no stream to control", error=_reason(error))
+            finally:
+                self._reports.close()
+            self._stopping.wait(backoff.after_failure())
+
+    def _attend(self, backoff: Backoff) -> None:
+        """Obey one stream's commands until it ends."""
+        stub = control_pb2_grpc.WorkerControlStub(self._channel)
+        hello = self._make_hello(self._loader.generations())
+        for command in stub.Attach(self._reports.open(hello)):
+            backoff.reset()
+            self._obey(command)
+        _log.warning("control ended the stream")
+
+    def _obey(self, command: control_pb2.WorkerCommand) -> None:
+        match command.WhichOneof("command"):
+            case "routers":
+                self._loader.connect(tuple(command.routers.endpoints))
+            case "load":
+                self._load(command.load)
+            case "unload":
+                self._loader.unload(command.unload.generation)
+            case "inspect":
+                self._inspect(command.inspect)
+            case other:
+                _log.warning("control sent an unknown command", command=other)
+
+    def _load(self, load: control_pb2.LoadModel) -> None:
+        try:
+            order = LoadOrder(
+                generation=load.generation,
+                source=self._source(
+                    load.config, load.model_version, load.version_directory
+                ),
+                places=tuple(
+                    InstancePlace(name=instance.name, group=instance.group)
+                    for instance in load.instances
+                ),
+            )
+        except (ServingError, ValueError) as error:
+            self._reports.load_failed(load.generation, describe(error))
+            return
+        self._loader.load(order)
+
+    def _inspect(self, inspect: control_pb2.InspectModel) -> None:
+        config = model_config_pb2.ModelConfig()
+        config.CopyFrom(inspect.config)
+        config.backend = inspect.backend or config.backend
+        try:
+            source = self._source(config, 0, inspect.version_directory)
+        except (ServingError, ValueError) as error:
+            self._reports.inspection_failed(inspect.inspection, describe(error))
+            return
+        self._loader.inspect(inspect.inspection, source)
+
+    def _source(
+        self, config: model_config_pb2.ModelConfig, version: int, directory: str
+    ) -> ModelSource:
+        return ModelSource(
+            config=model_config_proto.from_proto(config),
+            version=version,
+            directory=directory,
+            device=self._device,
+        )
+
+
+def _fields(tensor: FoundTensor) -> dict[str, object]:
+    return {
+        "name": tensor.name,
+        "data_type": tensor.datatype.config_number,
+        "dims": tensor.shape,
+    }
+
+
+def _reason(error: Exception) -> str:
+    details = getattr(error, "details", None)
+    return str(details()) if callable(details) else str(error)

@@ -1,0 +1,256 @@
+"""Loads, unloads and inspects models for control, off the control stream's thread."""
+
+import gc
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+import structlog
+
+from services.core.clock import Clock
+from services.core.errors import (
+    BackendError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    ServingError,
+    UnsupportedError,
+)
+from services.worker.backend import (
+    Backend,
+    FoundModel,
+    InstancePlace,
+    ModelSource,
+    Runtime,
+)
+from services.worker.execution import Execution
+from services.worker.instance import Instance, Stream
+from services.worker.signature import Signature
+
+# Loading is mostly reading files and optimising graphs: a few at once pay.
+_LOADING_THREADS: Final = 4
+
+# What precedes a message in the repository index, by the kind of error.
+_KINDS: Final = (
+    (InvalidRequestError, "Invalid argument"),
+    (ModelNotFoundError, "Not found"),
+    (UnsupportedError, "Unsupported"),
+)
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOrder:
+    """One model version that control wants here.
+
+    Attributes:
+        generation: Told apart by control: a reload is a new one.
+        source: What to load.
+        places: Its instances.
+    """
+
+    generation: int
+    source: ModelSource
+    places: tuple[InstancePlace, ...]
+
+
+class Reports(Protocol):
+    """How control is told what became of its orders; from any thread."""
+
+    def loaded(self, generation: int) -> None:
+        """All instances stand and dial the routers."""
+        ...
+
+    def load_failed(self, generation: int, message: str) -> None:
+        """Nothing of it is left."""
+        ...
+
+    def unloaded(self, generation: int) -> None:
+        """Nothing of it is left."""
+        ...
+
+    def inspected(self, inspection: int, found: FoundModel) -> None:
+        """The file was read."""
+        ...
+
+    def inspection_failed(self, inspection: int, message: str) -> None:
+        """The file could not be read."""
+        ...
+
+
+Dial: TypeAlias = Callable[[LoadOrder, str, str], Stream]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    backends: tuple[Backend, ...]
+    instances: tuple[Instance, ...]
+
+    def connect(self, endpoints: tuple[str, ...]) -> None:
+        for instance in self.instances:
+            instance.connect(endpoints)
+
+
+class Loader:
+    """Everything this worker serves, by generation."""
+
+    def __init__(
+        self,
+        find_runtime: Callable[[ModelSource], Runtime],
+        dial: Dial,
+        clock: Clock,
+        reports: Reports,
+    ) -> None:
+        """Begin with nothing loaded.
+
+        Args:
+            find_runtime: Returns the runtime for a model; raises ConfigError.
+            dial: Opens a stream: order, instance name, router endpoint.
+            clock: For the batches' timing.
+            reports: Is told the outcomes.
+        """
+        self._find_runtime = find_runtime
+        self._dial = dial
+        self._clock = clock
+        self._reports = reports
+        self._lock = threading.Lock()
+        self._endpoints: tuple[str, ...] = ()
+        # None while it is being loaded.
+        self._models: dict[int, _Loaded | None] = {}
+        self._unwanted: set[int] = set()
+        self._threads = ThreadPoolExecutor(_LOADING_THREADS, "load")
+
+    def generations(self) -> tuple[int, ...]:
+        """Return what is served now."""
+        with self._lock:
+            return tuple(g for g, loaded in self._models.items() if loaded)
+
+    def connect(self, endpoints: Sequence[str]) -> None:
+        """Have every instance serve these routers and no others."""
+        with self._lock:
+            self._endpoints = tuple(endpoints)
+            for model in self._models.values():
+                if model is not None:
+                    model.connect(self._endpoints)
+
+    def load(self, order: LoadOrder) -> None:
+        """Begin to load; an order that is repeated changes nothing."""
+        generation = order.generation
+        with self._lock:
+            self._unwanted.discard(generation)
+            if generation in self._models:
+                is_loaded = self._models[generation] is not None
+            else:
+                is_loaded = False
+                self._models[generation] = None
+                self._threads.submit(self._load, order)
+        if is_loaded:
+            self._reports.loaded(generation)
+
+    def unload(self, generation: int) -> None:
+        """Begin to unload, now or as soon as it is loaded."""
+        with self._lock:
+            if self._models.get(generation, self) is None:
+                self._unwanted.add(generation)
+                return
+        self._threads.submit(self._unload, generation)
+
+    def inspect(self, inspection: int, source: ModelSource) -> None:
+        """Begin to read a model file."""
+        self._threads.submit(self._inspect, inspection, source)
+
+    def stop(self) -> None:
+        """Unload everything; executions that have begun are answered."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            loaded = [model for model in self._models.values() if model]
+            self._models.clear()
+        threads = [
+            threading.Thread(target=instance.stop)
+            for model in loaded
+            for instance in model.instances
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _load(self, order: LoadOrder) -> None:
+        generation, source = order.generation, order.source
+        try:
+            backends = tuple(self._find_runtime(source).load(source, order.places))
+        except Exception as error:  # noqa: BLE001 - the boundary: it is reported
+            with self._lock:
+                del self._models[generation]
+                self._unwanted.discard(generation)
+            self._reports.load_failed(generation, describe(error))
+            return
+        model = _Loaded(backends=backends, instances=self._instances(order, backends))
+        with self._lock:
+            self._models[generation] = model
+            is_unwanted = generation in self._unwanted
+            self._unwanted.discard(generation)
+            if not is_unwanted:
+                model.connect(self._endpoints)
+        if is_unwanted:
+            self._unload(generation)
+            return
+        _log.info(
+            "model loaded",
+            model=source.config.name,
+            version=source.version,
+            instances=len(backends),
+        )
+        self._reports.loaded(generation)
+
+    def _instances(
+        self, order: LoadOrder, backends: Sequence[Backend]
+    ) -> tuple[Instance, ...]:
+        source = order.source
+        signature = Signature.from_config(source.config, source.version)
+        return tuple(
+            Instance(
+                place.name,
+                Execution(signature, backend, self._clock).run,
+                partial(self._dial, order, place.name),
+            )
+            for place, backend in zip(order.places, backends, strict=True)
+        )
+
+    def _unload(self, generation: int) -> None:
+        with self._lock:
+            model = self._models.pop(generation, None)
+        if model is not None:
+            for instance in model.instances:
+                instance.stop()
+            for backend in model.backends:
+                backend.unload()
+            del model
+            gc.collect()
+        self._reports.unloaded(generation)
+
+    def _inspect(self, inspection: int, source: ModelSource) -> None:
+        try:
+            found = self._find_runtime(source).inspect(source)
+        except Exception as error:  # noqa: BLE001 - the boundary: it is reported
+            self._reports.inspection_failed(inspection, describe(error))
+            return
+        self._reports.inspected(inspection, found)
+
+
+def describe(error: Exception) -> str:
+    """Return what the repository index says of ``error``.
+
+    Source:
+        Triton's status codes in words, e.g. "Internal: onnx runtime error 7: …".
+    """
+    if not isinstance(error, ServingError | MemoryError | OSError):
+        _log.error("loading failed unexpectedly", exc_info=error)
+        error = BackendError(f"{type(error).__name__}: {error}")
+    for kind, words in _KINDS:
+        if isinstance(error, kind):
+            return f"{words}: {error}"
+    return f"Internal: {error}"

@@ -1,0 +1,82 @@
+"""One worker: its models, its stream to control, its streams to the routers."""
+
+import os
+import socket
+from typing import Final
+
+from protos import control_pb2, worker_pb2
+from services.core.clock import MonotonicClock
+from services.core.completion_queue import ClientStream
+from services.worker import backends
+from services.worker.control_client import ControlClient, ControlReports
+from services.worker.device import Device, DeviceKind
+from services.worker.loader import Loader, LoadOrder
+
+_SERVE_METHOD: Final = "/nereid.worker.WorkerDispatch/Serve"
+_HELLO_KEY: Final = "nereid-instance-bin"
+
+
+class Worker:
+    """Serves one device until it is stopped."""
+
+    def __init__(self, control: str, worker_id: str, device: Device) -> None:
+        """Wire the parts together.
+
+        Args:
+            control: Control's gRPC address.
+            worker_id: By which control and routers know this worker.
+            device: What it serves; no other is visible to this process.
+        """
+        self._worker_id = worker_id
+        self._device = device
+        reports = ControlReports()
+        self._loader = Loader(
+            lambda source: backends.find_runtime(source.config),
+            self._dial,
+            MonotonicClock(),
+            reports,
+        )
+        self._control = ControlClient(
+            control, self._hello, device, self._loader, reports
+        )
+
+    def start(self) -> None:
+        """Dial control; whatever else happens is ordered from there."""
+        self._control.start()
+
+    def stop(self) -> None:
+        """Leave control, answer what is executing, leave the routers."""
+        self._control.stop()
+        self._loader.stop()
+
+    def _dial(
+        self, order: LoadOrder, instance_name: str, endpoint: str
+    ) -> ClientStream:
+        """Open the stream of one instance to one router."""
+        hello = worker_pb2.InstanceHello(
+            worker_id=self._worker_id,
+            model_name=order.source.config.name,
+            model_version=order.source.version,
+            generation=order.generation,
+            instance_name=instance_name,
+            device=self._device.label,
+        )
+        metadata = ((_HELLO_KEY, hello.SerializeToString()),)
+        return ClientStream(endpoint, _SERVE_METHOD, metadata)
+
+    def _hello(self, generations: tuple[int, ...]) -> control_pb2.WorkerHello:
+        device = self._device
+        is_gpu = device.kind is DeviceKind.GPU
+        return control_pb2.WorkerHello(
+            worker_id=self._worker_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            device=control_pb2.Device(
+                kind=control_pb2.Device.GPU if is_gpu else control_pb2.Device.CPU,
+                index=device.index,
+                uuid=device.uuid,
+                memory_bytes=device.memory_bytes,
+            ),
+            backends=backends.available_backends(),
+            generations=generations,
+        )
