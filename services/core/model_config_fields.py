@@ -60,6 +60,17 @@ def require_dims(dims: Sequence[int], field: str) -> None:
             raise FieldError(msg, field, i)
 
 
+def require_fixed_dims(dims: Sequence[int], what: str) -> None:
+    """Refuse a dimension that is not positive.
+
+    Raises:
+        FieldError: at ``("dims", i)``.
+    """
+    for i, dim in enumerate(dims):
+        if dim < 1:
+            raise FieldError(f"{what} has positive dimensions, not {dim}", "dims", i)
+
+
 def require_name(name: str, field: str = "name") -> None:
     """Refuse an empty name.
 

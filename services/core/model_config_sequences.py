@@ -8,6 +8,7 @@ from services.core.datatype import DataType
 from services.core.model_config_fields import (
     FieldError,
     require_dims,
+    require_fixed_dims,
     require_name,
     require_preferred_sizes,
 )
@@ -106,6 +107,14 @@ class InitialState:
     datatype: DataType
     dims: tuple[int, ...]
     data_file: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            FieldError: with the path inside this record.
+        """
+        require_fixed_dims(self.dims, "an initial state")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from services.core.datatype import DataType
-from services.core.model_config_fields import FieldError, require_dims, require_name
+from services.core.model_config_fields import require_fixed_dims, require_name
 
 
 class WarmupData(enum.Enum):
@@ -38,11 +38,7 @@ class WarmupInput:
         Raises:
             FieldError: with the path inside this record.
         """
-        require_dims(self.dims, "dims")
-        for i, dim in enumerate(self.dims):
-            if dim < 0:
-                msg = "a warm-up tensor has no variable dimension"
-                raise FieldError(msg, "dims", i)
+        require_fixed_dims(self.dims, "a warm-up tensor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

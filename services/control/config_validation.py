@@ -1,0 +1,199 @@
+"""Contradictions between the records of one configuration.
+
+What one record alone can tell is refused where it is built, in ``services.core``;
+here is what takes two. Every function raises a FieldError that names the field to
+change, so that the caller can add the line.
+
+Source: the rules are those of Triton's ValidateModelConfig; its words are kept
+where a user may know them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from services.control.ensemble_validation import require_ensemble
+from services.core.model_config import (
+    ENSEMBLE_PLATFORM,
+    FieldError,
+    ModelConfig,
+    ModelInput,
+    ModelOutput,
+    OldestStrategy,
+)
+
+TENSORRT_PLATFORM: Final = "tensorrt_plan"
+
+PLATFORMS_OF_BACKEND: Final[Mapping[str, tuple[str, ...]]] = {
+    "onnxruntime": ("onnxruntime_onnx",),
+    "tensorrt": (TENSORRT_PLATFORM,),
+    "pytorch": ("pytorch_libtorch", "torch_aoti"),
+    "tensorflow": ("tensorflow_savedmodel", "tensorflow_graphdef"),
+}
+"""The platforms that a backend goes by; other backends accept any."""
+
+
+def require_directory_name(name: str, directory: str) -> None:
+    """Refuse a name that is not the folder's.
+
+    Args:
+        name: As written; "" if it is not.
+        directory: The folder's name inside the repository.
+
+    Raises:
+        FieldError: at ``name``.
+    """
+    if name not in ("", directory):
+        msg = (
+            f"unexpected directory name '{directory}' for model '{name}', directory "
+            "name must equal model name"
+        )
+        raise FieldError(msg, "name")
+
+
+def require_consistent(config: ModelConfig) -> None:
+    """Refuse a completed configuration that contradicts itself.
+
+    Args:
+        config: Completed: name, backend and tensors are filled in. Whether its
+            instance groups are normalised makes no difference.
+
+    Raises:
+        FieldError: the first contradiction found.
+    """
+    _require_backend(config)
+    _require_unique("input", config.inputs)
+    _require_unique("output", config.outputs)
+    _require_tensors("input", config.inputs, config)
+    _require_tensors("output", config.outputs, config)
+    _require_batch_tensors(config)
+    _require_batch_sizes(config)
+    _require_cacheable(config)
+    if config.ensemble is not None:
+        require_ensemble(config)
+    elif config.platform == ENSEMBLE_PLATFORM:
+        msg = (
+            f"ensemble scheduling must be set for ensemble {config.name} whose "
+            f"platform is {ENSEMBLE_PLATFORM}"
+        )
+        raise FieldError(msg, "platform")
+    _require_profiles(config)
+
+
+def _require_backend(config: ModelConfig) -> None:
+    if config.platform == ENSEMBLE_PLATFORM:
+        if config.backend:
+            msg = (
+                f"ensemble model '{config.name}' must have platform type "
+                f"'{ENSEMBLE_PLATFORM}' and empty backend type"
+            )
+            raise FieldError(msg, "backend")
+        return
+    if not config.backend:
+        if config.platform:
+            msg = f"unexpected platform type '{config.platform}' for {config.name}"
+            raise FieldError(msg, "platform")
+        msg = f"must specify 'platform' or 'backend' for '{config.name}'"
+        raise FieldError(msg, "backend")
+    platforms = PLATFORMS_OF_BACKEND.get(config.backend)
+    if platforms is not None and config.platform not in platforms:
+        msg = (
+            "unexpected 'platform' and 'backend' pair, got:"
+            f"{config.platform}, {config.backend}"
+        )
+        raise FieldError(msg, "platform" if config.platform else "backend")
+
+
+def _require_unique(field: str, tensors: Sequence[ModelInput | ModelOutput]) -> None:
+    seen: set[str] = set()
+    for i, tensor in enumerate(tensors):
+        if tensor.name in seen:
+            msg = f"{field} '{tensor.name}' is declared twice"
+            raise FieldError(msg, field, i, "name")
+        seen.add(tensor.name)
+
+
+def _require_tensors(
+    field: str, tensors: Sequence[ModelInput | ModelOutput], config: ModelConfig
+) -> None:
+    for i, tensor in enumerate(tensors):
+        if tensor.reshape == () and config.max_batch_size == 0:
+            msg = (
+                f"model {field} '{tensor.name}' cannot have empty reshape for "
+                "non-batching model as scalar tensors are not supported"
+            )
+            raise FieldError(msg, field, i, "reshape")
+        if config.platform == TENSORRT_PLATFORM:
+            continue
+        if tensor.is_shape_tensor:
+            msg = "shape tensors are only supported for TensorRT platform"
+            raise FieldError(msg, field, i, "is_shape_tensor")
+        if tensor.is_non_linear_format_io:
+            msg = "non-linear IO format is only supported for the TensorRT platform"
+            raise FieldError(msg, field, i, "is_non_linear_format_io")
+
+
+def _require_batch_tensors(config: ModelConfig) -> None:
+    inputs = {tensor.name for tensor in config.inputs}
+    outputs = {tensor.name for tensor in config.outputs}
+    for i, batch_input in enumerate(config.batch_inputs):
+        if batch_input.source_input not in inputs:
+            msg = f"unknown source input name '{batch_input.source_input}'"
+            raise FieldError(msg, "batch_input", i, "source_input")
+    for i, batch_output in enumerate(config.batch_outputs):
+        if batch_output.source_input not in inputs:
+            msg = f"unknown source input name '{batch_output.source_input}'"
+            raise FieldError(msg, "batch_output", i, "source_input")
+        for j, name in enumerate(batch_output.target_names):
+            if name not in outputs:
+                msg = f"unknown target output name '{name}'"
+                raise FieldError(msg, "batch_output", i, "target_name", j)
+
+
+def _require_batch_sizes(config: ModelConfig) -> None:
+    dynamic, sequences = config.dynamic_batching, config.sequence_batching
+    if dynamic is not None:
+        sizes, path = dynamic.preferred_batch_sizes, ("dynamic_batching",)
+        _require_at_most(config.max_batch_size, sizes, path)
+    if sequences is not None and isinstance(sequences.strategy, OldestStrategy):
+        sizes = sequences.strategy.preferred_batch_sizes
+        _require_at_most(config.max_batch_size, sizes, ("sequence_batching", "oldest"))
+
+
+def _require_at_most(
+    max_batch_size: int, sizes: Sequence[int], path: tuple[str, ...]
+) -> None:
+    if sizes and max(sizes) > max_batch_size:
+        scheduler = path[0].replace("_", " ")
+        msg = (
+            f"{scheduler} preferred batch size must be <= max batch size; got "
+            f"{max(sizes)} with max_batch_size {max_batch_size}"
+        )
+        raise FieldError(msg, *path, "preferred_batch_size")
+
+
+def _require_cacheable(config: ModelConfig) -> None:
+    if not config.response_cache_enabled:
+        return
+    reason = None
+    if config.sequence_batching is not None:
+        reason = "sequence batching scheduler"
+    elif config.decoupled:
+        reason = "'decoupled' transaction policy"
+    if reason:
+        msg = (
+            f"the response cache does not support model {config.name} with {reason}; "
+            "please disable the response cache"
+        )
+        raise FieldError(msg, "response_cache", "enable")
+
+
+def _require_profiles(config: ModelConfig) -> None:
+    if config.platform == TENSORRT_PLATFORM:
+        return
+    for i, group in enumerate(config.instance_groups):
+        if group.profiles:
+            msg = (
+                f"instance group {group.name} of model {config.name} specifies the "
+                "profile field, which is only supported for TensorRT models"
+            )
+            raise FieldError(msg, "instance_group", i, "profile")

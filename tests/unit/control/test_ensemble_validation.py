@@ -1,0 +1,134 @@
+import pytest
+
+from services.control.config_pbtxt import parse
+from services.control.ensemble_validation import require_ensemble, require_members
+from services.core.errors import ConfigError
+from services.core.model_config import FieldError, ModelConfig
+from services.core.model_config_proto import from_proto
+
+
+def ensemble(*steps: str, extra: str = "") -> ModelConfig:
+    text = (
+        'name: "e" platform: "ensemble" max_batch_size: 8'
+        ' input { name: "A" data_type: TYPE_INT8 dims: 1 }'
+        ' output { name: "C" data_type: TYPE_INT8 dims: 1 }'
+        f" ensemble_scheduling {{ {' '.join(steps)} }} {extra}"
+    )
+    return from_proto(parse(text).message)
+
+
+def step(model: str, reads: str, writes: str) -> str:
+    ins = " ".join(f'input_map {{ key: "{t}_in" value: "{t}" }}' for t in reads)
+    outs = " ".join(f'output_map {{ key: "{t}_out" value: "{t}" }}' for t in writes)
+    return f'step {{ model_name: "{model}" model_version: -1 {ins} {outs} }}'
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [step("a", "A", "C")],
+        [step("a", "A", "B"), step("b", "AB", "C")],
+        [step("b", "AB", "C"), step("a", "A", "B")],
+        [step("a", "A", "BD"), step("b", "BD", "C")],
+    ],
+)
+def test_a_graph_from_inputs_to_outputs_is_accepted(steps: list[str]) -> None:
+    require_ensemble(ensemble(*steps))
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (
+            [step("a", "B", "C")],
+            "input[0]: ensemble input 'A' for ensemble e is not used",
+        ),
+        (
+            [step("a", "A", "B"), step("b", "B", "D")],
+            (
+                "ensemble_scheduling.step[1].output_map.D_out: ensemble tensor 'D' is "
+                "unused in ensemble 'e'"
+            ),
+        ),
+        (
+            [step("a", "A", "C"), step("b", "A", "C")],
+            (
+                "ensemble_scheduling.step[1].output_map.C_out: ensemble tensor 'C' is "
+                "written more than once in ensemble 'e'"
+            ),
+        ),
+        (
+            [step("a", "AD", "C")],
+            (
+                "ensemble_scheduling.step[0].input_map.D_in: ensemble tensor 'D' is "
+                "not connected in ensemble 'e'"
+            ),
+        ),
+        (
+            [step("a", "AD", "B"), step("b", "B", "CD")],
+            (
+                "ensemble_scheduling.step[0].input_map.D_in: ensemble tensor 'D' is "
+                "not connected in ensemble 'e'"
+            ),
+        ),
+        (
+            [step("a", "A", "B"), step("b", "B", "D"), step("c", "D", "E")],
+            (
+                "ensemble_scheduling.step[2].output_map.E_out: ensemble tensor 'E' is "
+                "unused in ensemble 'e'"
+            ),
+        ),
+        (
+            [step("a", "A", "B"), step("b", "B", "D"), step("c", "DE", "E")],
+            (
+                "ensemble_scheduling.step[2].input_map.E_in: ensemble tensor 'E' is "
+                "not connected in ensemble 'e'"
+            ),
+        ),
+    ],
+)
+def test_a_broken_graph_names_the_tensor(steps: list[str], message: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        require_ensemble(ensemble(*steps))
+    assert str(caught.value) == message
+
+
+def test_an_output_nobody_writes_is_refused() -> None:
+    extra = 'output { name: "F" data_type: TYPE_INT8 dims: 1 }'
+    with pytest.raises(FieldError, match="output 'F' for ensemble 'e' is not written"):
+        require_ensemble(ensemble(step("a", "A", "C"), extra=extra))
+
+
+@pytest.mark.parametrize(
+    ("extra", "field"),
+    [
+        ("instance_group {}", "instance_group"),
+        ("optimization { eager_batching: true }", "optimization"),
+        ('model_warmup { name: "w" }', "model_warmup"),
+    ],
+)
+def test_an_ensemble_has_nothing_that_executes(extra: str, field: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        require_ensemble(ensemble(step("a", "A", "C"), extra=extra))
+    assert caught.value.path == (field,)
+
+
+@pytest.mark.parametrize("rows", [8, 9])
+def test_members_may_take_more_rows_than_the_ensemble(rows: int) -> None:
+    member = ModelConfig(name="a", max_batch_size=rows)
+    require_members(ensemble(step("a", "A", "C")), {"a": member})
+
+
+def test_a_member_with_smaller_batches_is_refused_in_tritons_words() -> None:
+    member = ModelConfig(name="a", max_batch_size=4)
+    with pytest.raises(ConfigError) as caught:
+        require_members(ensemble(step("a", "A", "C")), {"a": member})
+    assert str(caught.value) == (
+        "ensemble e allows maximum batch size 8, but it contains model a which only "
+        "allows maximum batch size to be 4"
+    )
+
+
+def test_an_absent_member_is_named() -> None:
+    with pytest.raises(ConfigError, match="not available or ambiguous: a"):
+        require_members(ensemble(step("a", "A", "C")), {})
