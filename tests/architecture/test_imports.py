@@ -1,0 +1,156 @@
+"""The rules about who may import whom: see ARCHITECTURE.md."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SERVICES: Final = ROOT / "services"
+NAMES: Final = ("control", "gateway", "router", "stack", "worker")
+MAY_IMPORT: Final = {("stack", "gateway")}
+
+IMPURE: Final = {"asyncio", "grpc", "os", "random", "redis", "threading", "time"}
+PURE: Final = (
+    "core/byte_tensor.py",
+    "core/datatype.py",
+    "core/errors.py",
+    "core/lifecycle.py",
+    "core/model_config.py",
+    "core/wire_format.py",
+    "control/config_validation.py",
+    "control/reconciler.py",
+    "control/route_table.py",
+    "router/admission.py",
+    "router/batcher.py",
+    "router/learned_headers.py",
+    "router/route_table.py",
+    "router/statistics.py",
+    "router/typed_contents.py",
+    "stack/command_line.py",
+    "stack/file_features.py",
+    "stack/flags.py",
+    "stack/model_states.py",
+    "stack/plan.py",
+    "stack/restart.py",
+    "stack/settings.py",
+    "worker/gather.py",
+    "worker/layout.py",
+    "worker/reply_encoder.py",
+    "worker/scatter.py",
+)
+RUNTIMES: Final = {"onnxruntime", "tensorrt", "torch"}
+
+# Where a protobuf message is decoded or encoded: config parsing, wire, servicers,
+# and the clients of another service.
+MESSAGE_EDGES: Final = {
+    "control/config_pbtxt.py",
+    "core/health_client.py",
+    "core/model_config_json.py",
+    "core/model_config_optimization_proto.py",
+    "core/model_config_proto.py",
+    "core/model_config_scheduling_proto.py",
+    "router/admission.py",
+    "router/app.py",
+    "router/batch_response.py",
+    "router/control_client.py",
+    "router/dispatcher.py",
+    "router/health.py",
+    "router/model_metadata.py",
+    "router/reflection.py",
+    "router/servicer.py",
+    "router/statistics_message.py",
+    "router/stream_infer.py",
+    "router/typed_contents.py",
+    "stack/control_client.py",
+    "stack/quickstart.py",
+    "worker/control_client.py",
+    "worker/wire.py",
+    "worker/worker.py",
+}
+
+
+def modules() -> list[str]:
+    """Return every module below services/, as a path below it."""
+    return sorted(p.relative_to(SERVICES).as_posix() for p in SERVICES.rglob("*.py"))
+
+
+def imports(text: str) -> Iterator[str]:
+    """Yield what a module imports, as full names, also inside functions."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imports_of(module: str) -> set[str]:
+    return set(imports((SERVICES / module).read_text()))
+
+
+def packages_of(module: str) -> set[str]:
+    return {name.split(".")[0] for name in imports_of(module)}
+
+
+def services_of(module: str) -> set[str]:
+    """Return the folders below services/ that a module imports from."""
+    parts = (name.split(".") for name in imports_of(module))
+    return {part[1] for part in parts if part[0] == "services" and len(part) > 1}
+
+
+def offenders(found: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Keep the modules for which something was found."""
+    return {module: names for module, names in found.items() if names}
+
+
+def test_the_reader_of_imports_sees_every_form() -> None:
+    text = "import a.b, c\nfrom d.e import f\ndef g():\n    from h import i as j\n"
+    assert set(imports(text)) == {"a.b", "c", "d.e.f", "h.i"}
+
+
+def test_no_service_imports_another() -> None:
+    found = {}
+    for module in modules():
+        own = module.split("/", maxsplit=1)[0]
+        allowed = {own} | {to for by, to in MAY_IMPORT if by == own}
+        found[module] = (services_of(module) & set(NAMES)) - allowed
+    assert offenders(found) == {}
+
+
+def test_a_pure_module_can_neither_wait_nor_look_around() -> None:
+    found = {module: packages_of(module) & IMPURE for module in PURE}
+    assert offenders(found) == {}
+
+
+def test_only_the_store_speaks_to_redis() -> None:
+    found = {module: packages_of(module) & {"redis"} for module in modules()}
+    assert offenders(found).keys() <= {"control/store.py"}
+
+
+def test_only_backends_import_a_runtime() -> None:
+    found = {module: packages_of(module) & RUNTIMES for module in modules()}
+    assert all(m.startswith("worker/backends/") for m in offenders(found))
+
+
+def test_only_the_completion_queue_touches_the_private_layer_of_grpcio() -> None:
+    found = {
+        module: {name for name in imports_of(module) if name.startswith("grpc._")}
+        for module in modules()
+    }
+    assert all(m.startswith("core/completion_queue/") for m in offenders(found))
+
+
+def test_messages_stay_at_the_edges() -> None:
+    found = {
+        module: {name for name in imports_of(module) if "_pb2" in name}
+        for module in modules()
+    }
+    assert offenders(found).keys() - MESSAGE_EDGES == set()
+
+
+def test_the_command_line_imports_no_role_before_it_is_chosen() -> None:
+    assert services_of("cli.py") == {"core"}
+
+
+def test_the_lists_name_only_modules_that_exist() -> None:
+    assert {*PURE, *MESSAGE_EDGES} - set(modules()) == set()
