@@ -1,0 +1,244 @@
+"""What control knows of workers, model versions and their generations.
+
+Frozen records and one container of them. Only ``advance`` changes the state of a
+generation, and only by the table of ``services.core.lifecycle``.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from services.core.lifecycle import ModelEvent, ModelState, next_state
+
+VersionKey: TypeAlias = tuple[str, int]
+"""The name of a model and the number of a version."""
+
+UNLOADED: Final = "unloaded"
+"""Triton's reason for a version that somebody unloaded."""
+
+
+class DeviceKind(enum.Enum):
+    """What a worker computes on."""
+
+    CPU = "cpu"
+    GPU = "cuda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One worker process, which has one device.
+
+    Attributes:
+        worker_id: Its own choice, unique, the same as long as the process lives.
+        host: Where it runs.
+        process_id: On that host.
+        device: CPU or GPU.
+        device_index: The GPU's index on its host; 0 for a CPU.
+        device_uuid: The GPU's; "" for a CPU or if it is not known.
+        memory_bytes: Of the device; 0 if it is not known.
+        backends: That can be imported there, by Triton's names.
+    """
+
+    worker_id: str
+    host: str = ""
+    process_id: int = 0
+    device: DeviceKind = DeviceKind.CPU
+    device_index: int = 0
+    device_uuid: str = ""
+    memory_bytes: int = 0
+    backends: frozenset[str] = frozenset()
+
+    def replaces(self, other: "Worker") -> bool:
+        """Whether this is the successor of ``other`` on the same device."""
+        return self.worker_id != other.worker_id and (
+            (self.host, self.device, self.device_index, self.device_uuid)
+            == (other.host, other.device, other.device_index, other.device_uuid)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedInstance:
+    """One instance of a version, on the worker that a mapping names.
+
+    Attributes:
+        name: As Triton names it; unique in a generation.
+        group: An index into the configuration's instance groups.
+    """
+
+    name: str
+    group: int
+
+
+Placement: TypeAlias = Mapping[str, tuple[PlacedInstance, ...]]
+"""Instances by worker id."""
+
+NOWHERE: Final[Placement] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSpec:
+    """A version as it should be served.
+
+    Attributes:
+        model: Its name.
+        version: Its number, > 0.
+        config: A serialized, complete ``inference.ModelConfig``.
+        backend: What executes it.
+        directory: ``<repository>/<model>/<version>``, absolute.
+        fingerprint: Equal for equal configuration and files, and only then: an
+            equal spec needs no new loading.
+        refusal: Not empty: it can never be loaded, for this reason.
+    """
+
+    model: str
+    version: int
+    config: bytes
+    backend: str
+    directory: str
+    fingerprint: str
+    refusal: str = ""
+
+    @property
+    def key(self) -> VersionKey:
+        """What the generations of one version share."""
+        return (self.model, self.version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One loading of a version.
+
+    Attributes:
+        number: Unique for ever, and higher for later ones.
+        spec: What is loaded.
+        state: By the table of ``services.core.lifecycle``.
+        reason: Why it is UNAVAILABLE.
+        placed: Who has been told to load it and has not said it is gone.
+        loaded: Those of ``placed`` who said that they serve it.
+        former: Instances that workers had when they were lost. One that comes
+            back and still serves them may keep them.
+        refused: Workers that could not load it while others could.
+        is_failed: Not to be tried again unless somebody asks.
+        lacks_device: Failed only because no worker suits: a new one may.
+        retire_revision: UNLOADING: workers are told once the routers have
+            applied this route table; 0: it is not known yet.
+        is_draining: UNLOADING: workers have been told.
+    """
+
+    number: int
+    spec: VersionSpec
+    state: ModelState = ModelState.UNKNOWN
+    reason: str = ""
+    placed: Placement = NOWHERE
+    loaded: frozenset[str] = frozenset()
+    former: Placement = NOWHERE
+    refused: frozenset[str] = frozenset()
+    is_failed: bool = False
+    lacks_device: bool = False
+    retire_revision: int = 0
+    is_draining: bool = False
+
+    @property
+    def instance_names(self) -> frozenset[str]:
+        """The names of the instances that are placed."""
+        return frozenset(
+            instance.name for places in self.placed.values() for instance in places
+        )
+
+    @property
+    def is_wanted_on_workers(self) -> bool:
+        """Whether instances of it should live."""
+        return not self.is_failed and self.state in (
+            ModelState.LOADING,
+            ModelState.READY,
+            ModelState.UNAVAILABLE,
+        )
+
+    def with_worker(
+        self, worker_id: str, instances: tuple[PlacedInstance, ...]
+    ) -> "Generation":
+        """Return it with ``instances`` placed on a worker, not yet loaded."""
+        return dataclasses.replace(
+            self,
+            placed={**self.placed, worker_id: instances},
+            loaded=self.loaded - {worker_id},
+            former={k: v for k, v in self.former.items() if k != worker_id},
+        )
+
+    def without_worker(self, worker_id: str, *, remember: bool) -> "Generation":
+        """Return it without a worker; ``remember`` what it had for its return."""
+        placed = {k: v for k, v in self.placed.items() if k != worker_id}
+        former = dict(self.former)
+        if remember and worker_id in self.placed:
+            former[worker_id] = self.placed[worker_id]
+        return dataclasses.replace(
+            self, placed=placed, loaded=self.loaded - {worker_id}, former=former
+        )
+
+
+@dataclass(slots=True)
+class ModelRegistry:
+    """All generations there are, by number."""
+
+    _generations: dict[int, Generation] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Generation]:
+        """Yield the generations, oldest first, as they were at the call."""
+        return iter(sorted(self._generations.values(), key=_number))
+
+    def get(self, number: int) -> Generation | None:
+        """Return the generation with this number, if there is one."""
+        return self._generations.get(number)
+
+    def put(self, generation: Generation) -> Generation:
+        """Keep ``generation`` in the place of the one with its number."""
+        self._generations[generation.number] = generation
+        return generation
+
+    def remove(self, number: int) -> None:
+        """Forget a generation."""
+        del self._generations[number]
+
+    def advance(
+        self,
+        generation: Generation,
+        event: ModelEvent,
+        *,
+        reason: str = "",
+        is_failed: bool = False,
+        lacks_device: bool = False,
+    ) -> Generation:
+        """Let ``event`` happen to a generation and keep the result.
+
+        Raises:
+            IllegalTransitionError: it cannot happen in the generation's state.
+        """
+        return self.put(
+            dataclasses.replace(
+                generation,
+                state=next_state(generation.state, event),
+                reason=reason,
+                is_failed=is_failed,
+                lacks_device=lacks_device,
+            )
+        )
+
+    def of(self, key: VersionKey) -> list[Generation]:
+        """Return the generations of a version, oldest first."""
+        return [each for each in self if each.spec.key == key]
+
+    def serving(self, key: VersionKey) -> Generation | None:
+        """Return the one generation of a version that is READY, if any."""
+        ready = [each for each in self.of(key) if each.state is ModelState.READY]
+        return ready[-1] if ready else None
+
+    def versions(self) -> list[VersionKey]:
+        """Return the versions that have generations, by name and number."""
+        return sorted({each.spec.key for each in self._generations.values()})
+
+
+def _number(generation: Generation) -> int:
+    return generation.number

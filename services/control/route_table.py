@@ -1,0 +1,74 @@
+"""The table that routers get: which versions there are and what serves them."""
+
+from dataclasses import dataclass
+
+from services.control.model_registry import Generation, ModelRegistry
+from services.core.lifecycle import ModelState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionRoute:
+    """One version of a model.
+
+    Attributes:
+        model: Its name.
+        version: Its number.
+        state: The state of the generation that counts.
+        reason: Why it is UNAVAILABLE.
+        generation: The one that serves while READY or UNLOADING, else 0.
+        config: A serialized, complete ``inference.ModelConfig``.
+        is_routable: False if no complete configuration exists: routers are told
+            of the model, not of the version.
+    """
+
+    model: str
+    version: int
+    state: ModelState
+    reason: str = ""
+    generation: int = 0
+    config: bytes = b""
+    is_routable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteTable:
+    """All versions, by name and number.
+
+    Attributes:
+        revision: Higher than that of every earlier table.
+        ready: Whether the server as a whole is ready.
+        versions: Ordered by model and version.
+    """
+
+    revision: int
+    ready: bool
+    versions: tuple[VersionRoute, ...] = ()
+
+    def equals_but_for_revision(self, other: "RouteTable") -> bool:
+        """Whether a router that has ``other`` has nothing to learn."""
+        return (self.ready, self.versions) == (other.ready, other.versions)
+
+
+def routes_of(registry: ModelRegistry) -> tuple[VersionRoute, ...]:
+    """Return the route of every version.
+
+    A READY generation counts most, since it answers whatever happens beside it;
+    without one the newest counts.
+    """
+    return tuple(
+        _route(registry.serving(key) or registry.of(key)[-1])
+        for key in registry.versions()
+    )
+
+
+def _route(generation: Generation) -> VersionRoute:
+    serves = generation.state in (ModelState.READY, ModelState.UNLOADING)
+    return VersionRoute(
+        model=generation.spec.model,
+        version=generation.spec.version,
+        state=generation.state,
+        reason=generation.reason,
+        generation=generation.number if serves else 0,
+        config=generation.spec.config,
+        is_routable=not generation.spec.refusal,
+    )
