@@ -36,6 +36,7 @@ from services.router.reflection import (
 from services.router.reflection import SERVICE_NAME as REFLECTION_SERVICE
 from services.router.route_table import RouteTable
 from services.router.servicer import InferenceServicer
+from services.router.stream_infer import STREAM_INFER_METHOD, stream_infer_calls
 
 _log = structlog.get_logger(__name__)
 
@@ -120,6 +121,7 @@ class RouterApp:
     def _server(self, health: Health) -> Server:
         server = Server(self._reactor)
         server.add_hot_method(INFER_METHOD, infer_calls(self._inference))
+        server.add_method(STREAM_INFER_METHOD, stream_infer_calls(self._inference))
         methods = {
             **InferenceServicer(self._inference).methods(),
             **self._forwarder.methods(),

@@ -132,6 +132,11 @@ class Scheduler:
         return bool(self._instances)
 
     @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._batcher)
+
+    @property
     def is_quiet(self) -> bool:
         """Whether no request waits and none is being executed."""
         return not len(self._batcher) and len(self._idle) == len(self._instances)

@@ -133,6 +133,14 @@ class StreamCall:
     def cancelled(self) -> None:
         """Handle the loss of the client before ``finish``."""
 
+    def sent_all(self) -> None:
+        """Handle that everything sent so far is on its way."""
+
+    @property
+    def unsent(self) -> int:
+        """How much waits behind a client that is slow to read."""
+        return len(self._unsent)
+
     def read(self) -> None:
         """Ask for the next message; not again before it came."""
         self._call.start_server_batch((_ReceiveMessage(0),), self)
@@ -170,6 +178,8 @@ class StreamCall:
             self._call.start_server_batch(self._unsent.popleft(), self._sent)
         else:
             self._sending = False
+            if event.success:
+                self.sent_all()
 
     def __call__(self, event: NativeEvent) -> None:
         """Take the completed receive."""
