@@ -15,7 +15,6 @@ from services.control.events import (
     UnloadInstances,
 )
 from services.control.model_registry import (
-    NOWHERE,
     UNLOADED,
     Generation,
     ModelRegistry,
@@ -201,7 +200,7 @@ class Generations:
                 dropped = dataclasses.replace(
                     generation,
                     reason=UNLOADED,
-                    former=NOWHERE,
+                    former={},
                     is_failed=False,
                     lacks_device=False,
                 )
@@ -217,9 +216,6 @@ class Generations:
         for generation in self.registry:
             if generation.state is not ModelState.UNLOADING:
                 continue
-            if not generation.placed:
-                self.registry.advance(generation, ModelEvent.DRAINED, reason=UNLOADED)
-                continue
             due_at = generation.retire_revision or revision
             is_due = not generation.is_draining and have_applied(due_at)
             if is_due:
@@ -233,7 +229,10 @@ class Generations:
             self.registry.put(retired)
 
     def prune(self) -> None:
-        """Forget generations that are over and are not their version's newest."""
+        """End what nobody has, forget what is over unless it is the newest."""
+        for generation in self.registry:
+            if generation.state is ModelState.UNLOADING and not generation.placed:
+                self.registry.advance(generation, ModelEvent.DRAINED, reason=UNLOADED)
         for key in self.registry.versions():
             *older, _ = self.registry.of(key)
             for generation in older:

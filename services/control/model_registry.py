@@ -8,7 +8,6 @@ import dataclasses
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from services.core.lifecycle import ModelEvent, ModelState, next_state
@@ -75,8 +74,6 @@ class PlacedInstance:
 Placement: TypeAlias = Mapping[str, tuple[PlacedInstance, ...]]
 """Instances by worker id."""
 
-NOWHERE: Final[Placement] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSpec:
@@ -132,9 +129,9 @@ class Generation:
     spec: VersionSpec
     state: ModelState = ModelState.UNKNOWN
     reason: str = ""
-    placed: Placement = NOWHERE
+    placed: Placement = field(default_factory=dict)
     loaded: frozenset[str] = frozenset()
-    former: Placement = NOWHERE
+    former: Placement = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
     is_failed: bool = False
     lacks_device: bool = False
