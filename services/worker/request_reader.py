@@ -18,6 +18,7 @@ from services.worker.signature import Signature
 _MODEL_NAME: Final = 0x0A
 _MODEL_VERSION: Final = 0x12
 _ID: Final = 0x1A
+_VERSION: Final = bytes((_MODEL_VERSION,))
 _HEADER_FIELDS: Final = (4, 5, 6)
 
 _ONE_BYTE_LENGTHS: Final = 128
@@ -57,7 +58,8 @@ class RequestReader:
 
         Args:
             signature: Of the model all requests are for.
-            parse: Reads a whole request; raises InvalidRequestError.
+            parse: Reads a request, or some fields of one; raises
+                InvalidRequestError.
             canonical: Writes a request anew with its fields in ascending order;
                 raises InvalidRequestError.
         """
@@ -78,27 +80,36 @@ class RequestReader:
         """
         try:
             request = self._read_canonical(message, start, end)
-            if request is None:
-                message = self._canonical(message[start:end])
-                request = self._read_canonical(message, 0, len(message))
-        except wire_format.WireFormatError as error:
-            raise InvalidRequestError(str(error)) from error
+        except (InvalidRequestError, wire_format.WireFormatError):
+            request = None
+        if request is None:
+            message = self._canonical(message[start:end])
+            request = self._read_canonical(message, 0, len(message))
         if request is None:
             text = "the number or sizes of the raw contents do not fit the inputs"
             raise InvalidRequestError(text)
         return request
 
     def _read_canonical(self, message: bytes, start: int, end: int) -> Request | None:
-        """Read a request whose fields come in ascending order, else None."""
+        """Read a request whose fields come in ascending order.
+
+        What it says of one whose fields do not (None, or an error) may be wrong.
+        """
         names = self._names
-        if names and message.startswith(names, start):
-            id_start = start + len(names)
-        else:
+        id_start = start + len(names)
+        if (
+            not names
+            or not message.startswith(names, start)
+            or message.startswith(_VERSION, id_start)
+        ):
             id_start = _skip(message, start, end, _MODEL_NAME)
             id_start = _skip(message, id_start, end, _MODEL_VERSION)
+            self._parse(message[start:id_start])
             self._names = message[start:id_start]
         header_start = _skip(message, id_start, end, _ID)
         id_field = message[id_start:header_start]
+        if not id_field.isascii():
+            self._parse(id_field)
         layout = self._last
         if layout is not None and message.startswith(layout.header, header_start):
             spans = layout.locate(message, header_start + len(layout.header), end)
@@ -107,20 +118,17 @@ class RequestReader:
         header_end = _header_end(message, header_start, end)
         if header_end is None:
             return None
-        layout = self._layout(message, start, header_start, header_end)
+        layout = self._layout(message[header_start:header_end])
         spans = layout.locate(message, header_end, end)
         if spans is None:
             return None
         self._last = layout
         return Request(layout, id_field, message, spans)
 
-    def _layout(
-        self, message: bytes, start: int, header_start: int, header_end: int
-    ) -> Layout:
-        header = message[header_start:header_end]
+    def _layout(self, header: bytes) -> Layout:
         layout = self._layouts.get(header)
         if layout is None:
-            parsed = self._parse(message[start:header_end])
+            parsed = self._parse(header)
             layout = make_layout(
                 self._signature, header, parsed, self._inputs, self._outputs
             )

@@ -26,6 +26,7 @@ MIN_REQUESTS: Final = 3
 MAX_STRIDE_BYTES: Final = 2048
 
 _REQUEST_TAG: Final = b"\x12"
+_LAST_ASCII: Final = 127
 # An id whose length is one byte: its contents begin at the third.
 _SHORT_ID_FIELD: Final = 129
 
@@ -97,13 +98,16 @@ class UniformDecoder:
         free = self._free_columns(first, id_start, id_end, stride)
         if not ((matrix == matrix[0]) | free).all():
             return None
+        id_fields = matrix[:, id_start:id_end]
+        if (id_fields > _LAST_ASCII).any():
+            return None  # ids are checked to be UTF-8 one by one
         rows = count * layout.rows
         return UniformBatch(
             layout=layout,
             count=count,
             rows=rows,
             inputs=self._gather(first, matrix, rows),
-            id_fields=matrix[:, id_start:id_end],
+            id_fields=id_fields,
         )
 
     def _first(self, message: bytes, start: int, end: int) -> Request | None:
