@@ -1,0 +1,100 @@
+"""From flags to settings: defaults, and what is refused."""
+
+import pytest
+
+from services.core.logs import LogSettings
+from services.stack.command_line import UsageError, parse
+from services.stack.settings import Door, StackSettings, settings_of
+
+
+def settings(*arguments: str) -> StackSettings:
+    return settings_of(parse(["--model-repository=/m", *arguments]))
+
+
+def test_the_defaults_are_tritons() -> None:
+    rest, grpc, metrics = settings().doors
+    assert rest == Door(name="REST", flag="--http-port", host="0.0.0.0", port=8000)
+    assert (grpc.port, metrics.port) == (8001, 8002)
+    assert settings().exit_on_error
+    assert settings().exit_timeout_s == 30
+    assert settings().control_flags == ("--model-control-mode=none",)
+
+
+@pytest.mark.parametrize(
+    ("flag", "left"),
+    [
+        ("--allow-http=false", ["gRPC", "metrics"]),
+        ("--allow-grpc=false", ["REST", "metrics"]),
+        ("--allow-metrics=0", ["REST", "gRPC"]),
+    ],
+)
+def test_each_door_can_be_switched_off(flag: str, left: list[str]) -> None:
+    assert [door.name for door in settings(flag).doors] == left
+
+
+def test_metrics_listen_where_rest_does_unless_told_otherwise() -> None:
+    followed = settings("--http-address=127.0.0.1").metrics
+    told = settings("--http-address=127.0.0.1", "--metrics-address=::1").metrics
+    assert followed is not None
+    assert told is not None
+    assert (followed.host, told.host) == ("127.0.0.1", "::1")
+
+
+def test_control_gets_its_flags_in_its_own_spelling() -> None:
+    given = settings(
+        "--model-control-mode",
+        "explicit",
+        "--load-model=a",
+        "--load-model=b",
+        "--strict-readiness=0",
+        "--exit-on-error",
+        "false",
+        "--disable-auto-complete-config",
+        "--backend-config=onnxruntime,k=v",
+        "--repository-poll-secs=3",
+    )
+    assert given.control_flags == (
+        "--model-control-mode=explicit",
+        "--load-model=a",
+        "--load-model=b",
+        "--backend-config=onnxruntime,k=v",
+        "--exit-on-error=false",
+        "--strict-readiness=false",
+        "--disable-auto-complete-config",
+        "--repository-poll-secs=3",
+    )
+    assert not given.exit_on_error
+
+
+def test_the_log_flags_become_log_settings() -> None:
+    given = settings("--log-verbose=2", "--log-info=false", "--log-format=ISO8601")
+    assert given.log == LogSettings(verbose=2, info=False, iso8601=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model-control-mode=manual"], "must be one of none, explicit, poll"),
+        (["--load-model=a"], "only be used with --model-control-mode=explicit"),
+        (["--http-port=0"], "--http-port must be 1 to 65535"),
+        (["--grpc-port=65536"], "--grpc-port must be 1 to 65535"),
+        (["--exit-timeout-secs=-1"], "must not be negative"),
+        (["--log-format=xml"], "--log-format must be default or ISO8601"),
+        (["--device=gpu0"], "--device must be cpu or cuda:N"),
+    ],
+)
+def test_impossible_values_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        settings(*arguments)
+
+
+def test_a_repository_must_be_named() -> None:
+    with pytest.raises(UsageError, match="--model-repository is missing"):
+        settings_of(parse([]))
+
+
+@pytest.mark.parametrize("port", ["1", "65535"])
+def test_the_outermost_ports_are_allowed(port: str) -> None:
+    rest = settings(f"--http-port={port}").rest
+    assert rest is not None
+    assert rest.port == int(port)

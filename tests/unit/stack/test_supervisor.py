@@ -1,0 +1,154 @@
+"""Real small processes, started, restarted and stopped."""
+
+import asyncio
+import os
+import select
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from services.stack.plan import ProcessSpec, RedisPing
+from services.stack.supervisor import ProcessEndedError, Supervisor
+
+# Writes its number, then waits to be stopped.
+LIVES = "import os, signal; print('pid', os.getpid(), flush=True); signal.pause()"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + LIVES
+DIES = "import sys; print('no room'); print('giving up'); sys.exit(3)"
+
+
+class Lines:
+    """Collects what the processes write, and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._grown = asyncio.Event()
+
+    def __call__(self, lines: bytes) -> None:
+        self.text += lines.decode()
+        self._grown.set()
+
+    async def until(self, found: Callable[[str], bool]) -> None:
+        while not found(self.text):
+            self._grown.clear()
+            await self._grown.wait()
+
+    def pids(self) -> list[int]:
+        words = self.text.split()
+        return [int(words[i + 1]) for i, word in enumerate(words) if word == "pid"]
+
+
+def spec(name: str, code: str, **changes: object) -> ProcessSpec:
+    argv = (sys.executable, "-c", code)
+    return ProcessSpec(name=name, argv=argv, **changes)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def supervised() -> AsyncIterator[tuple[Supervisor, Lines]]:
+    lines = Lines()
+    supervisor = Supervisor(environment=os.environ, sink=lines, progress=lines_of([]))
+    async with asyncio.timeout(20):
+        try:
+            yield supervisor, lines
+        finally:
+            await supervisor.stop()
+
+
+def lines_of(news: list[str]) -> Callable[[str], None]:
+    return news.append
+
+
+def has_ended(pid: int) -> bool:
+    """Tell whether a process ended, at the latest in five seconds."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    # A pidfd becomes readable when its process ends.
+    readable, _, _ = select.select([handle], [], [], 5)
+    os.close(handle)
+    return bool(readable)
+
+
+async def test_stop_leaves_no_process() -> None:
+    async with supervised() as (supervisor, lines):
+        await supervisor.start([spec("control", LIVES), spec("worker cpu", LIVES)])
+        await lines.until(lambda text: text.count("pid") == 2)
+    assert all(has_ended(pid) for pid in lines.pids())
+
+
+async def test_a_process_that_will_not_listen_is_killed() -> None:
+    async with supervised() as (supervisor, lines):
+        await supervisor.start([spec("control", DEAF, stop_grace_s=0.1)])
+        await lines.until(lambda text: "pid" in text)
+    assert has_ended(lines.pids()[0])
+
+
+async def test_what_ends_during_the_start_fails_it_with_its_last_lines() -> None:
+    never = RedisPing(path="/nowhere")
+    async with supervised() as (supervisor, _):
+        with pytest.raises(ProcessEndedError) as failed:
+            await supervisor.start([spec("control", DIES, ready=never)])
+    assert str(failed.value) == (
+        "control ended with 3 during the start; its last lines:\nno room\ngiving up\n"
+    )
+
+
+async def test_a_later_stage_fails_if_a_process_of_an_earlier_one_ends() -> None:
+    never = RedisPing(path="/nowhere")
+    async with supervised() as (supervisor, lines):
+        await supervisor.start([spec("redis", LIVES)])
+        await lines.until(lambda text: "pid" in text)
+        later = asyncio.create_task(
+            supervisor.start([spec("control", LIVES, ready=never)])
+        )
+        os.kill(lines.pids()[0], signal.SIGKILL)
+        with pytest.raises(ProcessEndedError, match="redis was killed by signal 9"):
+            await later
+
+
+async def test_after_the_start_what_ends_is_started_again() -> None:
+    async with supervised() as (supervisor, lines):
+        await supervisor.start([spec("worker cpu", LIVES)])
+        supervisor.settle()
+        await lines.until(lambda text: text.count("pid") == 1)
+        os.kill(lines.pids()[0], signal.SIGKILL)
+        await lines.until(lambda text: text.count("pid") == 2)
+    first, second = lines.pids()
+    assert first != second
+    assert has_ended(second)
+
+
+async def test_a_process_waiting_for_its_restart_does_not_hold_up_the_stop() -> None:
+    async with supervised() as (supervisor, lines):
+        supervisor.settle()
+        await supervisor.start([spec("worker cpu", DIES, stop_grace_s=60)])
+        await lines.until(lambda text: "giving up" in text)
+
+
+async def test_a_process_takes_its_own_children_along() -> None:
+    parent = (
+        "import os, signal, subprocess, sys;"
+        f"child = subprocess.Popen([sys.executable, '-c', {LIVES!r}]);"
+        "signal.pause()"
+    )
+    async with supervised() as (supervisor, lines):
+        await supervisor.start([spec("worker cpu", parent)])
+        await lines.until(lambda text: "pid" in text)
+        supervisor.kill()
+    assert has_ended(lines.pids()[0])
+
+
+async def test_a_missing_program_fails_the_start() -> None:
+    async with supervised() as (supervisor, _):
+        with pytest.raises(FileNotFoundError):
+            await supervisor.start([ProcessSpec(name="envoy", argv=("/no/such",))])
+
+
+async def test_processes_are_out_of_reach_of_ctrl_c() -> None:
+    async with supervised() as (supervisor, lines):
+        await supervisor.start([spec("control", LIVES)])
+        await lines.until(lambda text: "pid" in text)
+        assert os.getsid(lines.pids()[0]) != os.getsid(0)
