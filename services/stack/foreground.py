@@ -67,9 +67,7 @@ async def _serve(
     """Start everything, and then wait for ever."""
     for stage in stages:
         await supervisor.start(stage)
-    await supervisor.unless_one_ends(
-        asyncio.ensure_future(_until_models_are_up(settings, places))
-    )
+    await supervisor.unless_one_ends(_until_models_are_up(settings, places))
     supervisor.settle()
     _say(_welcome(settings))
     if settings.quickstart:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -61,24 +61,23 @@ class Supervisor:
             await child.start()
             self._children[spec.name] = child
             self._keepers[spec.name] = asyncio.create_task(self._keep(child))
-        await self.unless_one_ends(
-            asyncio.gather(*(self._until_ready(spec) for spec in stage))
-        )
+        await self.unless_one_ends(self._until_all_ready(stage))
 
-    async def unless_one_ends(self, work: asyncio.Future[T]) -> T:
+    async def unless_one_ends(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what ``work`` returns.
 
         Raises:
             ProcessEndedError: a process ended first; ``work`` is cancelled.
         """
+        task = asyncio.create_task(work)
         try:
-            either: set[asyncio.Future[Any]] = {work, self._failure}
+            either: set[asyncio.Future[Any]] = {task, self._failure}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if self._failure.done():
                 self._failure.result()
-            return await work
+            return await task
         finally:
-            work.cancel()
+            task.cancel()
 
     def settle(self) -> None:
         """Declare the start over: from now on what ends is started again."""
@@ -99,6 +98,11 @@ class Supervisor:
         self._stopping = True
         for child in self._children.values():
             child.kill()
+
+    async def _until_all_ready(self, stage: Sequence[ProcessSpec]) -> None:
+        async with asyncio.TaskGroup() as probes:
+            for spec in stage:
+                probes.create_task(self._until_ready(spec))
 
     async def _until_ready(self, spec: ProcessSpec) -> None:
         if spec.ready is None:
