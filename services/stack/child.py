@@ -77,6 +77,12 @@ class Child:
         """End it, with everything that it started in its session."""
         self._signal(signal.SIGKILL)
 
+    @property
+    def last_line(self) -> str:
+        """The last that it wrote in this life; empty if nothing."""
+        line = self.last_lines[-1] if self.last_lines else b""
+        return line.decode(errors="replace").rstrip()
+
     async def _pump(self, stream: asyncio.StreamReader | None) -> None:
         """Pass whole lines on, so that two processes' lines never mix."""
         if stream is None:
@@ -91,7 +97,8 @@ class Child:
 
     def _pass_on(self, lines: list[bytes]) -> None:
         self.last_lines.extend(lines)
-        self._sink(b"".join(lines))
+        if not self.spec.is_quiet:
+            self._sink(b"".join(lines))
 
     def _signal(self, number: signal.Signals) -> None:
         process = self._started()

@@ -54,6 +54,7 @@ class ProcessSpec:
         environment: Added to the stack's own.
         ready: None if being alive is all that can be asked of it.
         stop_grace_s: How long it may take to end after SIGTERM.
+        is_quiet: Whether its output is kept for the case that it ends, not shown.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ProcessSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     ready: ReadyCheck | None = None
     stop_grace_s: float = STOP_GRACE_S
+    is_quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ def plan(
     them are ready. The store comes before control, whose only client that is, and
     control before everyone who asks it what to do.
     """
-    store = () if places.redis_url else (_store(places),)
+    store = () if places.redis_url else (_store(settings, places),)
     workers = tuple(_worker(places, device) for device in devices)
     gateway = (_gateway(settings, places),) if needs_gateway(settings) else ()
     stages = (
@@ -137,7 +139,7 @@ def needs_gateway(settings: StackSettings) -> bool:
     return settings.rest is not None or settings.metrics is not None
 
 
-def _store(places: Places) -> ProcessSpec:
+def _store(settings: StackSettings, places: Places) -> ProcessSpec:
     flags = {
         "port": "0",
         "unixsocket": places.redis_socket,
@@ -155,6 +157,8 @@ def _store(places: Places) -> ProcessSpec:
         name="redis",
         argv=(*places.nereid, "execute", "nereid redis", places.valkey, *words),
         ready=RedisPing(path=places.redis_socket),
+        # It warns of kernel settings that matter to large stores only.
+        is_quiet=settings.log.verbose == 0,
     )
 
 

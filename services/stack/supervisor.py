@@ -140,6 +140,7 @@ class Supervisor:
                 process=child.spec.name,
                 status=status,
                 delay_ms=delay_ns // 1_000_000,
+                last_line=child.last_line,
             )
             await self._restart(child, delay_ns)
 

@@ -119,3 +119,9 @@ def test_the_router_drains_first_while_all_it_needs_still_runs() -> None:
         "control",
         "redis",
     )
+
+
+def test_the_store_is_heard_only_by_those_who_want_to_hear_more() -> None:
+    assert spec("redis").is_quiet
+    assert not spec("redis", "--log-verbose=1").is_quiet
+    assert not spec("control").is_quiet

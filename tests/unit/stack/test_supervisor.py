@@ -96,6 +96,14 @@ async def test_what_ends_during_the_start_fails_it_with_its_last_lines() -> None
     )
 
 
+async def test_a_quiet_process_is_heard_only_when_it_fails() -> None:
+    never = RedisPing(path="/nowhere")
+    async with supervised() as (supervisor, lines):
+        with pytest.raises(ProcessEndedError, match="no room"):
+            await supervisor.start([spec("redis", DIES, ready=never, is_quiet=True)])
+        assert lines.text == ""
+
+
 async def test_a_later_stage_fails_if_a_process_of_an_earlier_one_ends() -> None:
     never = RedisPing(path="/nowhere")
     async with supervised() as (supervisor, lines):
