@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from tests.bench import machine, perf_analyzer, report, servers, window
+from tests.bench import machine, perf_analyzer, profile, report, servers, window
 from tests.bench.errors import BenchError
 from tests.bench.perf_analyzer import Load, PerfAnalyzer
 from tests.bench.report import Measurement
@@ -25,6 +25,8 @@ DEMO: Final = ROOT / ".nereid" / "demo"
 RESULTS: Final = ROOT / "tests" / "bench" / "results"
 START: Final = {"nereid": servers.nereid, "baseline": servers.baseline}
 WARM_UP_S: Final = 1.5
+# py-spy reads symbols before it samples; the load outlasts it.
+SPY_START_S: Final = 2.0
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -45,6 +47,9 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--client", choices=("async", "sync"), default="async")
     parser.add_argument(
         "--servers", nargs="+", choices=tuple(START), default=list(START)
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="print where time goes instead"
     )
     parser.add_argument("--out", type=Path, help="the JSON file to write")
     return parser.parse_args(argv)
@@ -94,6 +99,30 @@ def measure_all(
     return measured
 
 
+def profile_all(
+    analyzer: PerfAnalyzer, server: RunningServer, options: argparse.Namespace
+) -> None:
+    """Sample router and worker under load; print where their time goes.
+
+    Raises:
+        BenchError: perf_analyzer or py-spy failed.
+    """
+    folder = options.out or RESULTS
+    for concurrency in options.concurrency:
+        analyzer.run(_load(server, options, concurrency, WARM_UP_S))
+        load = _load(server, options, concurrency, options.seconds + SPY_START_S)
+        place = folder / f"profile-{server.name}-c{concurrency}"
+        with profile.recording(VENV, server.roles, options.seconds, place) as files:
+            analyzer.run(load)
+        for role, file in files.items():
+            stacks = file.read_text(encoding="utf-8")
+            title = f"\n{server.name} {role}, concurrency {concurrency}: innermost"
+            python = profile.python_leaves(stacks)
+            print(profile.table(f"{title} Python functions", python))
+            native = profile.native_leaves(stacks)
+            print(profile.table(f"{title} functions", native))
+
+
 def _load(
     server: RunningServer, options: argparse.Namespace, concurrency: int, seconds: float
 ) -> Load:
@@ -129,6 +158,10 @@ def run(options: argparse.Namespace) -> None:
             stack.enter_context(START[name](repository, options.model))
             for name in options.servers
         ]
+        if options.profile:
+            for server in running:
+                profile_all(analyzer, server, options)
+            return
         reachable = [one for one in running if options.protocol in one.addresses]
         measured = measure_all(analyzer, reachable, options)
     compared = report.ratios(measured, server="nereid", baseline="grpc.aio")

@@ -20,12 +20,17 @@ def test_joined_requests_are_one_request_with_all_rows() -> None:
 
 
 def test_a_split_response_gives_each_request_its_rows_and_its_id() -> None:
-    requests = [request("a", b"01"), request("b", b"23", b"45")]
+    requests = [
+        request("a", b"01"),
+        request("b", b"23", b"45"),
+        request("c", b"67"),
+    ]
     response = pb.ModelInferResponse(
-        model_name="m", model_version="1", raw_output_contents=[b"abcdefghi"]
+        model_name="m", model_version="1", raw_output_contents=[b"abcdefghijkl"]
     )
-    response.outputs.add(name="OUT", datatype="UINT8", shape=[3, 3])
-    first, second = split(response, requests)
+    response.outputs.add(name="OUT", datatype="UINT8", shape=[4, 3])
+    first, second, third = split(response, requests)
     assert (first.id, list(first.raw_output_contents)) == ("a", [b"abc"])
     assert (second.id, list(second.raw_output_contents)) == ("b", [b"defghi"])
+    assert (third.id, list(third.raw_output_contents)) == ("c", [b"jkl"])
     assert list(second.outputs[0].shape) == [2, 3]
