@@ -1,17 +1,17 @@
 """config.pbtxt, from text to message, with the place of everything wrong in it."""
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, TypeAlias
 
-from google.protobuf import json_format, text_format
+from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor
 
 from protos import model_config_pb2 as pb
 from services.control.config_locations import Node, Position, path_at, scan
+from services.core import model_config_json
 from services.core.errors import ConfigError
 from services.core.model_config_fields import FieldError, FieldPath, dotted
 
@@ -78,25 +78,15 @@ def parse(text: str, source: str = FILE_NAME) -> ConfigText:
     return ConfigText(source=source, message=message, root=scan(text))
 
 
-def parse_json(text: str, source: str = PARAMETER_NAME) -> ConfigText:
+def parse_json(text: str | bytes, source: str = PARAMETER_NAME) -> ConfigText:
     """Return what the JSON form of a configuration says.
 
     It is what the repository extension's load request carries in "config".
 
     Raises:
-        ConfigError: a syntax error (with line and column), an unknown field or a
-            value of the wrong type.
+        ConfigError: from ``model_config_json.from_json``.
     """
-    try:
-        if not isinstance(json.loads(text), dict):
-            raise _error(source, None, (), "expected a JSON object")
-        message = json_format.Parse(text, pb.ModelConfig())
-    except json.JSONDecodeError as error:
-        position = Position(line=error.lineno, column=error.colno)
-        raise _error(source, position, (), error.msg) from None
-    except json_format.ParseError as error:
-        raise _json_refusal(error, source) from None
-    return ConfigText(source=source, message=message)
+    return ConfigText(source=source, message=model_config_json.from_json(text))
 
 
 def _error(
@@ -119,15 +109,6 @@ def _refusal(error: text_format.ParseError, text: str, source: str) -> ConfigErr
     problem = problem.removeprefix(f"'{written}': ").removeprefix("'': ")
     path = _without_needless_numbers(path_at(text, position))
     return _error(source, position, path, _reworded(problem))
-
-
-def _json_refusal(error: json_format.ParseError, source: str) -> ConfigError:
-    problem = str(error).split("\n", maxsplit=1)[0]
-    path: list[str] = []
-    while match := _JSON_FIELD.match(problem):
-        path.append(match[1])
-        problem = problem[match.end() :]
-    return _error(source, None, tuple(path), _reworded(problem))
 
 
 def _without_needless_numbers(path: FieldPath) -> FieldPath:
@@ -172,8 +153,6 @@ def _wrong_type(match: re.Match[str]) -> str:
     article = "an" if match[1][0] in "aeiou" else "a"
     return f"expected {article} {match[1]}, got {match[2] or 'nothing'}"
 
-
-_JSON_FIELD: Final = re.compile(r"Failed to parse (\w+) field: ")
 
 _Rewording: TypeAlias = Callable[[re.Match[str]], str]
 _REWORDINGS: Final[tuple[tuple[re.Pattern[str], _Rewording], ...]] = (

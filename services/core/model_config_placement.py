@@ -144,8 +144,8 @@ class InstanceGroup:
             raise FieldError(msg, "count")
         if self.gpus and self.kind in (InstanceKind.CPU, InstanceKind.MODEL):
             msg = (
-                f"instance group {self.name} has kind KIND_{self.kind.name} but "
-                "specifies one or more GPUs"
+                f"instance group has kind KIND_{self.kind.name} but specifies one or "
+                "more GPUs"
             )
             raise FieldError(msg, "gpus")
         for i, gpu in enumerate(self.gpus):
