@@ -326,7 +326,7 @@ class Reconciler:
         if not suitable:
             return generation
         try:
-            missing = missing_places(generation, suitable, self._place)
+            missing = missing_places(generation, self._registry, suitable, self._place)
         except ConfigError as error:
             return self._lack_device(generation, f"Invalid argument: {error}")
         for worker_id, instances in missing.items():

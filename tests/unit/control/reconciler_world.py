@@ -1,6 +1,6 @@
 """A world for reconciler tests: puppet workers that do what they are told."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from services.control.events import (
     Action,
@@ -54,7 +54,11 @@ def worker(name: str, *, gpu: bool = False) -> Worker:
     )
 
 
-def place_two(spec: VersionSpec, workers: Sequence[Worker]) -> Placement:
+def place_two(
+    spec: VersionSpec,
+    workers: Sequence[Worker],
+    load: Mapping[str, int],  # noqa: ARG001
+) -> Placement:
     """Two instances, dealt out in turn; the backend "gpu" wants GPUs."""
     suitable = [
         each

@@ -1,0 +1,323 @@
+"""The shell around the reconciler: streams in, events through it, actions out.
+
+One event loop runs everything here, so nothing needs a lock: between two awaits the
+state is consistent.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from protos import control_pb2
+from protos.model_config_pb2 import ModelConfig
+from services.control import wire
+from services.control.events import (
+    Action,
+    Event,
+    LoadEnded,
+    LoadInstances,
+    PublishRoutes,
+    RecoveryOver,
+    Restored,
+    RouterJoined,
+    RouterLeft,
+    RoutersOverdue,
+    UnloadInstances,
+    WorkerJoined,
+    WorkerLeft,
+)
+from services.control.inspections import Inspections, WorkerGoneError
+from services.control.load_durations import LoadDurations
+from services.control.model_registry import Worker
+from services.control.reconciler import Reconciler
+from services.control.router_links import RouterLink, RouterLinks
+from services.control.snapshot import Snapshot, snapshot_of
+from services.control.store import Store
+from services.core.clock import Clock
+from services.core.errors import ConfigError
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grace:
+    """How long somebody who is silent is given, in seconds.
+
+    Attributes:
+        worker_s: A worker dials again within two seconds, and the process behind
+            a stream that broke usually lives and goes on serving.
+        router_s: The same for routers; workers keep dialling them meanwhile.
+        acknowledgement_s: A router that takes longer to apply its routes is stuck
+            and must not hold memory on the workers.
+        recovery_s: How long after a restart workers may come back.
+    """
+
+    worker_s: float = 3.0
+    router_s: float = 5.0
+    acknowledgement_s: float = 10.0
+    recovery_s: float = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class WorkerLink:
+    """One worker's stream: what is put into ``commands`` is sent to it."""
+
+    worker: Worker
+    commands: asyncio.Queue[control_pb2.WorkerCommand] = field(
+        default_factory=asyncio.Queue
+    )
+
+
+class Supervisor:
+    """Owns the streams, the reconciler and the store's next snapshot."""
+
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        store: Store,
+        clock: Clock,
+        *,
+        grace: Grace | None = None,
+    ) -> None:
+        """Begin with nobody attached.
+
+        Args:
+            reconciler: Decides; only this object steps it.
+            store: Gets a snapshot whenever it changes.
+            clock: Measures loads.
+            grace: How long to wait for whom.
+        """
+        self.reconciler = reconciler
+        self.load_durations = LoadDurations(clock)
+        self._store = store
+        self._saved = Snapshot()
+        self._grace = grace or Grace()
+        self._workers: dict[str, WorkerLink] = {}
+        self._absent: dict[str, asyncio.TimerHandle] = {}
+        self._routers = RouterLinks()
+        self._inspections = Inspections()
+        self._changed = asyncio.Event()
+
+    @property
+    def router_count(self) -> int:
+        """How many routers are attached."""
+        return len(self._routers.links())
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers are attached."""
+        return len(self._workers)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Begin where an earlier process ended; before anybody attaches."""
+        for endpoint in snapshot.router_endpoints:
+            self._routers.expect(endpoint)
+            self._later(self._grace.router_s, self._forget_endpoint, endpoint)
+        self.tell(Restored(generations=snapshot.generations))
+        self._later(self._grace.recovery_s, self.tell, RecoveryOver())
+
+    def tell(self, event: Event) -> None:
+        """Feed the reconciler and do what it asks for."""
+        for action in self.reconciler.step(event):
+            self._execute(action)
+        self._save()
+        self._notice()
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        """Wait for something to become true of the state."""
+        while not is_true():
+            await self._changed.wait()
+
+    async def routes_applied(self) -> None:
+        """Wait until every router works by the routes as they are now.
+
+        Routers that take too long are not waited for.
+        """
+        revision = self.reconciler.table.revision
+        await self.until(lambda: self.reconciler.have_applied(revision))
+
+    # ------------------------------------------------------------ workers
+
+    def attach_worker(self, hello: control_pb2.WorkerHello) -> WorkerLink:
+        """Take in a worker's stream, its first or another one.
+
+        Raises:
+            InvalidRequestError: it has no name.
+        """
+        worker = wire.worker_from_proto(hello)
+        self._give_up_predecessors(worker)
+        self._inspections.drop(worker.worker_id)
+        timer = self._absent.pop(worker.worker_id, None)
+        if timer is not None:
+            timer.cancel()
+        link = WorkerLink(worker=worker)
+        self._workers[worker.worker_id] = link
+        self._send_routers(link)
+        _log.info(
+            "a worker joined", worker=worker.worker_id, device=worker.device.value
+        )
+        self.tell(WorkerJoined(worker=worker, generations=frozenset(hello.generations)))
+        return link
+
+    def detach_worker(self, link: WorkerLink, *, is_goodbye: bool) -> None:
+        """Take note that a worker's stream has ended.
+
+        Args:
+            link: From ``attach_worker``.
+            is_goodbye: The worker ended it itself, and will not come back.
+        """
+        worker_id = link.worker.worker_id
+        if self._workers.get(worker_id) is not link:
+            return  # it has dialled again already
+        del self._workers[worker_id]
+        self._inspections.drop(worker_id)
+        if is_goodbye:
+            self._lose_worker(worker_id)
+        else:
+            self._absent[worker_id] = self._later(
+                self._grace.worker_s, self._lose_worker, worker_id
+            )
+            self._notice()
+
+    def take_report(self, link: WorkerLink, report: control_pb2.WorkerReport) -> None:
+        """Take in what a worker says."""
+        event = wire.report_from_proto(link.worker.worker_id, report)
+        if event is not None:
+            self.tell(event)
+        elif report.WhichOneof("report") == "inspected":
+            self._inspections.take(report.inspected)
+
+    def _give_up_predecessors(self, worker: Worker) -> None:
+        for other in self.reconciler.workers:
+            if other.worker_id in self._absent and worker.replaces(other):
+                self._absent[other.worker_id].cancel()
+                self._lose_worker(other.worker_id)
+
+    def _lose_worker(self, worker_id: str) -> None:
+        self._absent.pop(worker_id, None)
+        _log.info("a worker left", worker=worker_id)
+        self.tell(WorkerLeft(worker_id=worker_id))
+
+    async def inspect(
+        self, *, backend: str, directory: str, config: ModelConfig
+    ) -> ModelConfig:
+        """Have a worker say what a model file declares; waits for a worker.
+
+        Args:
+            backend: Only a worker that can import it is asked.
+            directory: ``<repository>/<model>/<version>``.
+            config: What is known so far.
+
+        Raises:
+            ConfigError: no worker has the backend.
+            InspectionFailedError: the worker cannot read the file.
+        """
+        while True:
+            await self.until(lambda: bool(self._workers))
+            link = self._worker_with(backend)
+            command, answer = self._inspections.ask(
+                link.worker.worker_id, backend, directory, config
+            )
+            link.commands.put_nowait(command)
+            try:
+                return await answer
+            except WorkerGoneError:
+                continue
+
+    def _worker_with(self, backend: str) -> WorkerLink:
+        for _, link in sorted(self._workers.items()):
+            if backend in link.worker.backends:
+                return link
+        raise ConfigError(
+            f"unable to find backend library for backend '{backend}', try specifying"
+            " runtime on the model configuration."
+        )
+
+    # ------------------------------------------------------------ routers
+
+    def attach_router(self, hello: control_pb2.RouterHello) -> RouterLink:
+        """Take in a router's stream, its first or another one.
+
+        Raises:
+            InvalidRequestError: it does not say who and where it is.
+        """
+        link = self._routers.attach(hello.router_id, hello.worker_endpoint)
+        _log.info("a router joined", router=link.router_id, endpoint=link.endpoint)
+        if not self.reconciler.is_recovering:
+            link.updates.put_nowait(wire.routes_to_proto(self.reconciler.table))
+        self.tell(RouterJoined(router_id=link.router_id))
+        self._send_routers_to_all()
+        return link
+
+    def detach_router(self, link: RouterLink) -> None:
+        """Take note that a router's stream has ended."""
+        if not self._routers.detach(link):
+            return
+        _log.info("a router left", router=link.router_id)
+        self.tell(RouterLeft(router_id=link.router_id))
+        self._later(self._grace.router_s, self._forget_endpoint, link.router_id)
+
+    def _forget_endpoint(self, owner: str) -> None:
+        if self._routers.forget(owner):
+            self._send_routers_to_all()
+            self._save()
+
+    def _send_routers_to_all(self) -> None:
+        for link in self._workers.values():
+            self._send_routers(link)
+
+    def _send_routers(self, link: WorkerLink) -> None:
+        """Tell a worker of all routers; that there are none is not worth telling."""
+        if endpoints := self._routers.endpoints():
+            link.commands.put_nowait(wire.routers_to_proto(endpoints))
+
+    # ------------------------------------------------------------ actions
+
+    def _execute(self, action: Action) -> None:
+        match action:
+            case LoadInstances(worker_id=worker_id):
+                self.load_durations.begin(action.spec.key)
+                self._command(worker_id, wire.load_to_proto(action))
+            case UnloadInstances(worker_id=worker_id, generation=generation):
+                self._command(worker_id, wire.unload_to_proto(generation))
+            case PublishRoutes(table=table):
+                update = wire.routes_to_proto(table)
+                for link in self._routers.links():
+                    link.updates.put_nowait(update)
+                overdue = RoutersOverdue(revision=table.revision)
+                self._later(self._grace.acknowledgement_s, self.tell, overdue)
+            case LoadEnded(spec=spec, reason=reason):
+                self.load_durations.end(spec.key, is_success=not reason)
+                name = f"{spec.model}/{spec.version}"
+                if reason:
+                    _log.error("failed to load a model", model=name, reason=reason)
+                else:
+                    _log.info("a model is ready", model=name)
+
+    def _command(self, worker_id: str, command: control_pb2.WorkerCommand) -> None:
+        # To one who is absent nothing is said: what it missed is made good when
+        # it dials again.
+        link = self._workers.get(worker_id)
+        if link is not None:
+            link.commands.put_nowait(command)
+
+    def _save(self) -> None:
+        if self.reconciler.is_recovering:
+            return  # what is stored is still the better knowledge
+        endpoints = self._routers.endpoints()
+        snapshot = snapshot_of(self.reconciler.registry, endpoints)
+        if snapshot != self._saved:
+            self._saved = snapshot
+            self._store.save(snapshot)
+
+    def _notice(self) -> None:
+        """Wake whoever waits for a change."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _later(
+        self, delay_s: float, act: Callable[..., None], *arguments: object
+    ) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_s, act, *arguments)

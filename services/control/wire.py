@@ -1,0 +1,115 @@
+"""Between control's records and the messages of protos/control.proto."""
+
+from typing import Final
+
+from protos import control_pb2
+from protos.model_config_pb2 import ModelConfig
+from services.control.events import (
+    InstancesFailed,
+    InstancesLoaded,
+    InstancesUnloaded,
+    LoadInstances,
+)
+from services.control.model_registry import DeviceKind, Worker
+from services.control.route_table import RouteTable
+from services.core.errors import InvalidRequestError
+from services.core.lifecycle import ModelState
+
+_STATES: Final = {
+    ModelState.UNKNOWN: control_pb2.VersionRoute.UNKNOWN,
+    ModelState.LOADING: control_pb2.VersionRoute.LOADING,
+    ModelState.READY: control_pb2.VersionRoute.READY,
+    ModelState.UNLOADING: control_pb2.VersionRoute.UNLOADING,
+    ModelState.UNAVAILABLE: control_pb2.VersionRoute.UNAVAILABLE,
+}
+
+
+def worker_from_proto(hello: control_pb2.WorkerHello) -> Worker:
+    """Return who is calling.
+
+    Raises:
+        InvalidRequestError: it has no name.
+    """
+    if not hello.worker_id:
+        raise InvalidRequestError("a worker must say its worker_id")
+    is_gpu = hello.device.kind == control_pb2.Device.GPU
+    return Worker(
+        worker_id=hello.worker_id,
+        host=hello.host,
+        process_id=hello.pid,
+        device=DeviceKind.GPU if is_gpu else DeviceKind.CPU,
+        device_index=hello.device.index,
+        device_uuid=hello.device.uuid,
+        memory_bytes=hello.device.memory_bytes,
+        backends=frozenset(hello.backends),
+    )
+
+
+def report_from_proto(
+    worker_id: str, report: control_pb2.WorkerReport
+) -> InstancesLoaded | InstancesFailed | InstancesUnloaded | None:
+    """Return what a worker says of a generation; None if it says nothing of one."""
+    match report.WhichOneof("report"):
+        case "loaded":
+            number = report.loaded.generation
+            return InstancesLoaded(worker_id=worker_id, generation=number)
+        case "load_failed":
+            return InstancesFailed(
+                worker_id=worker_id,
+                generation=report.load_failed.generation,
+                reason=report.load_failed.message,
+            )
+        case "unloaded":
+            number = report.unloaded.generation
+            return InstancesUnloaded(worker_id=worker_id, generation=number)
+        case _:
+            return None
+
+
+def load_to_proto(order: LoadInstances) -> control_pb2.WorkerCommand:
+    """Return the command to load instances."""
+    load = control_pb2.LoadModel(
+        generation=order.generation,
+        model_name=order.spec.model,
+        model_version=order.spec.version,
+        config=ModelConfig.FromString(order.spec.config),
+        version_directory=order.spec.directory,
+        instances=[
+            control_pb2.Instance(name=each.name, group=each.group)
+            for each in order.instances
+        ],
+    )
+    return control_pb2.WorkerCommand(load=load)
+
+
+def unload_to_proto(generation: int) -> control_pb2.WorkerCommand:
+    """Return the command to unload."""
+    unload = control_pb2.UnloadModel(generation=generation)
+    return control_pb2.WorkerCommand(unload=unload)
+
+
+def routers_to_proto(endpoints: tuple[str, ...]) -> control_pb2.WorkerCommand:
+    """Return the command to serve these routers and no others."""
+    routers = control_pb2.Routers(endpoints=endpoints)
+    return control_pb2.WorkerCommand(routers=routers)
+
+
+def routes_to_proto(table: RouteTable) -> control_pb2.RouterUpdate:
+    """Return the table as routers get it.
+
+    A version without a complete configuration is left out; its model stays.
+    """
+    message = control_pb2.RouteTable(revision=table.revision, ready=table.ready)
+    models: dict[str, control_pb2.ModelRoute] = {}
+    for route in table.versions:
+        if route.model not in models:
+            models[route.model] = message.models.add(name=route.model)
+        if route.is_routable:
+            models[route.model].versions.add(
+                version=route.version,
+                state=_STATES[route.state],
+                reason=route.reason,
+                generation=route.generation,
+                config=ModelConfig.FromString(route.config),
+            )
+    return control_pb2.RouterUpdate(routes=message)
