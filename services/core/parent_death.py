@@ -9,7 +9,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from typing import Final
 
 PARENT_VARIABLE: Final = "NEREID_PARENT_PID"
@@ -21,16 +21,16 @@ def environment_for_child() -> dict[str, str]:
     return {PARENT_VARIABLE: str(os.getpid())}
 
 
-def obey(environment: Mapping[str, str]) -> None:
+def obey(environment: MutableMapping[str, str]) -> None:
     """Tie this process to the parent that ``environment`` names, if any.
 
-    A parent that died before the request is seen by ``getppid``, which then no
+    The name is removed, since it means this process and none that it starts. A parent that died before the request is seen by ``getppid``, which then no
     longer returns its number.
 
     Raises:
         OSError: the kernel refused.
     """
-    parent = environment.get(PARENT_VARIABLE)
+    parent = environment.pop(PARENT_VARIABLE, "")
     if not parent or not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None, use_errno=True)
