@@ -54,8 +54,8 @@ def parse_device(text: str) -> Device:
     """
     if text == "cpu":
         return Device(kind=DeviceKind.CPU)
-    name, _, index = text.partition(":")
-    if name != "cuda" or not (index or "0").isdecimal():
+    name, colon, index = text.partition(":")
+    if name != "cuda" or (colon and not index.isdecimal()):
         message = f"unknown device '{text}': expected cpu or cuda:<index>"
         raise ConfigError(message)
     return Device(kind=DeviceKind.GPU, index=int(index or 0))

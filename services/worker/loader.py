@@ -247,7 +247,7 @@ def describe(error: Exception) -> str:
     Source:
         Triton's status codes in words, e.g. "Internal: onnx runtime error 7: …".
     """
-    if not isinstance(error, ServingError | MemoryError | OSError):
+    if not isinstance(error, ServingError):
         _log.error("loading failed unexpectedly", exc_info=error)
         error = BackendError(f"{type(error).__name__}: {error}")
     for kind, words in _KINDS:

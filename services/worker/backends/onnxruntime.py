@@ -121,7 +121,7 @@ class OnnxModel:
         settings: SessionSettings,
     ) -> None:
         """Share ``session`` with the model's other instances."""
-        self._session = session
+        self.session = session
         self._options = _run_options(settings)
         self._texts = [t.name for t in config.inputs if t.datatype is DataType.BYTES]
         self._bf16_inputs = _names(config.inputs, DataType.BF16)
@@ -135,7 +135,7 @@ class OnnxModel:
         try:
             if self._has_bf16:
                 return self._execute_bf16(inputs, output_names)
-            arrays = self._session.run(output_names, inputs, self._options)
+            arrays = self.session.run(output_names, inputs, self._options)
         except BackendError:
             raise
         except Exception as error:
@@ -144,7 +144,7 @@ class OnnxModel:
 
     def unload(self) -> None:
         """Let go of the session; it ends with its last instance."""
-        del self._session
+        del self.session
 
     def _decoded(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
         """Return the BYTES inputs as text, the only kind of string ONNX has."""
@@ -173,7 +173,7 @@ class OnnxModel:
             else ort.OrtValue.ortvalue_from_numpy(array)
             for name, array in inputs.items()
         }
-        found = self._session.run_with_ort_values(output_names, values, self._options)
+        found = self.session.run_with_ort_values(output_names, values, self._options)
         return {
             name: _bit_pattern(value) if name in self._bf16_outputs else value.numpy()
             for name, value in zip(output_names, found, strict=True)

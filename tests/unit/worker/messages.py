@@ -84,11 +84,12 @@ def raw(array: NDArray[Any]) -> bytes:
 def _datatype(name: str, array: NDArray[Any]) -> str:
     if "BF16" in name:
         return "BF16"
-    return next(
-        one.value
+    matches = [
+        one
         for one in DataType
         if one is not DataType.BF16 and one.numpy_dtype == array.dtype
-    )
+    ]
+    return str(matches[0].value)
 
 
 def batch(*requests: inference_pb2.ModelInferRequest | bytes) -> bytes:
@@ -114,7 +115,7 @@ class Answer:
 
     def array(self, name: str, dtype: type = np.int32) -> NDArray[Any]:
         index = self.names.index(name)
-        flat = np.frombuffer(self.contents[index], dtype)
+        flat: NDArray[Any] = np.frombuffer(self.contents[index], dtype)
         return flat.reshape(self.shapes[index])
 
 
@@ -139,4 +140,4 @@ def _answer(reply: worker_pb2.Reply) -> Answer:
 
 def ints(*values: int, rows: int = 1) -> NDArray[np.int32]:
     """Return rows of four: the first holds ``values``, the next one more each."""
-    return np.add.outer(np.arange(rows, dtype=np.int32), np.int32(values))
+    return np.arange(rows, dtype=np.int32)[:, None] + np.array(values, np.int32)

@@ -1,11 +1,13 @@
 """Batches from bytes to bytes, on a backend that does as it is told."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from protos import inference_pb2, worker_pb2
 from services.core.datatype import DataType
@@ -323,7 +325,7 @@ def test_large_tensors_are_cut_at_the_right_rows(dtype: type) -> None:
     size = 100_000
     spec = DataType.FP32 if dtype is np.float32 else DataType.UINT8
     of = signature([tensor("X", [size], spec)], [tensor("Y", [size], spec)])
-    arrays = [np.full((1, size), n, dtype) for n in range(3)]
+    arrays: list[NDArray[Any]] = [np.full((1, size), n, dtype) for n in range(3)]
     found = run(*(request({"X": x}) for x in arrays), of=of, backend=identity())
     for x, answer in zip(arrays, found, strict=True):
         assert answer.contents == (x.tobytes(),)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from protos import inference_pb2
 from services.core.errors import InvalidRequestError
 from services.worker import request_reader, wire
+from services.worker.layout import ParsedRequest
 from services.worker.request_reader import Request, RequestReader
 from tests.unit.worker.messages import ints, reader, request, signature, tensor
 
@@ -30,7 +31,7 @@ class CountingParser:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, message: bytes) -> wire.ParsedRequest:
+    def __call__(self, message: bytes) -> ParsedRequest:
         parsed = wire.parse_request(message)
         self.calls += bool(parsed.inputs)
         return parsed
@@ -137,7 +138,7 @@ def test_an_optional_input_may_be_missing() -> None:
         (request({"A": A, "B": B}, outputs=["NO"]), "unexpected inference output 'NO'"),
         (request({"A": A, "B": B.astype(np.int64)}), "input 'B' is INT64"),
         (request({"A": A, "B": B[0]}), r"input 'B' has shape \[4\]"),
-        (request({"A": A, "B": np.int32(7)}), r"input 'B' has shape \[\]"),
+        (request({"A": A, "B": np.array(7, np.int32)}), r"input 'B' has shape \[\]"),
         (request({"A": A, "B": ints(1, 2, 3)}), r"input 'B' has shape \[1, 3\]"),
         (request({"A": A, "B": ints(1, 2, 3, 4, rows=2)}), "input 'B' has 2 rows"),
     ],
@@ -150,7 +151,7 @@ def test_a_request_that_contradicts_the_model_is_refused(
 
 
 @pytest.mark.parametrize("is_learned", [False, True])
-def test_contents_of_a_wrong_size_are_refused(is_learned: bool) -> None:  # noqa: FBT001
+def test_contents_of_a_wrong_size_are_refused(is_learned: bool) -> None:
     one = reader(signature())
     if is_learned:
         read(one, request({"A": A, "B": B}))

@@ -100,7 +100,7 @@ def judged(of: Signature, message: bytes, *, fast: bool) -> object:
 )
 def test_the_matrix_path_is_taken_for_equal_headers_only(
     messages: list[bytes],
-    is_uniform: bool,  # noqa: FBT001
+    is_uniform: bool,
 ) -> None:
     found = decoder().decode(batch(*messages))
     assert isinstance(found, UniformBatch) is is_uniform

@@ -1,0 +1,210 @@
+"""Instances and their streams, with routers that are puppets."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from services.worker import instance as instances
+from services.worker.instance import Instance
+from tests.unit.worker.puppets import WAIT_S, PuppetRouters, PuppetStream
+
+
+def shout(message: bytes) -> bytes:
+    return message.upper()
+
+
+class Held:
+    """An execution that says when it begins and ends when it is told."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, message: bytes) -> bytes:
+        self.begun.set()
+        assert self.go_on.wait(WAIT_S)
+        return shout(message)
+
+
+@contextmanager
+def in_background(action: Callable[[], None]) -> Iterator[threading.Thread]:
+    thread = threading.Thread(target=action)
+    thread.start()
+    yield thread
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def leave(instance: Instance, *streams: PuppetStream) -> None:
+    """Stop an idle instance as good routers let it."""
+    with in_background(instance.stop):
+        for stream in streams:
+            assert stream.finished.wait(WAIT_S)
+            stream.end()
+
+
+def test_batches_are_answered_in_order() -> None:
+    routers = PuppetRouters()
+    instance = Instance("m_0", shout, routers.open)
+    instance.connect(["r1"])
+    stream = routers.accept()
+    stream.deliver(b"a")
+    stream.deliver(b"b")
+    assert [stream.sent.get(timeout=WAIT_S) for _ in "ab"] == [b"A", b"B"]
+    leave(instance, stream)
+    assert stream.closed.is_set()
+
+
+def test_every_router_gets_a_stream_and_is_told_apart() -> None:
+    routers = PuppetRouters()
+    instance = Instance("m_0", shout, routers.open)
+    instance.connect(["r1", "r2"])
+    instance.connect(["r2", "r1"])
+    streams = {s.endpoint: s for s in (routers.accept(), routers.accept())}
+    assert set(streams) == {"r1", "r2"}
+    streams["r2"].deliver(b"to two")
+    assert streams["r2"].sent.get(timeout=WAIT_S) == b"TO TWO"
+    assert streams["r1"].sent.empty()
+    leave(instance, *streams.values())
+
+
+def test_one_instance_executes_one_batch_at_a_time() -> None:
+    meeting = threading.Barrier(2)
+    overlaps = []
+
+    def meet(message: bytes) -> bytes:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meeting.wait(0.05)
+            overlaps.append(message)
+        return shout(message)
+
+    routers = PuppetRouters()
+    instance = Instance("m_0", meet, routers.open)
+    instance.connect(["r1", "r2"])
+    first, second = routers.accept(), routers.accept()
+    first.deliver(b"a")
+    second.deliver(b"b")
+    assert first.sent.get(timeout=WAIT_S) == b"A"
+    assert second.sent.get(timeout=WAIT_S) == b"B"
+    assert overlaps == []
+    leave(instance, first, second)
+
+
+def test_two_instances_overlap_in_time() -> None:
+    meeting = threading.Barrier(2)
+
+    def meet(message: bytes) -> bytes:
+        meeting.wait(WAIT_S)  # raises unless the other is inside, too
+        return shout(message)
+
+    routers = PuppetRouters()
+    instances = [Instance(f"m_{n}", meet, routers.open) for n in range(2)]
+    for instance in instances:
+        instance.connect(["r1"])
+    streams = [routers.accept(), routers.accept()]
+    for stream in streams:
+        stream.deliver(b"a")
+    for stream in streams:
+        assert stream.sent.get(timeout=WAIT_S) == b"A"
+    with in_background(instances[0].stop), in_background(instances[1].stop):
+        for stream in streams:
+            assert stream.finished.wait(WAIT_S)
+            stream.end()
+
+
+def test_a_broken_stream_is_dialled_again() -> None:
+    routers = PuppetRouters()
+    instance = Instance("m_0", shout, routers.open)
+    instance.connect(["r1"])
+    first = routers.accept()
+    first.end()
+    second = routers.accept()
+    assert first.closed.is_set()
+    second.deliver(b"a")
+    assert second.sent.get(timeout=WAIT_S) == b"A"
+    leave(instance, second)
+
+
+def test_a_batch_that_raises_costs_the_stream_not_the_instance() -> None:
+    def fail_once(message: bytes) -> bytes:
+        if message == b"bad":
+            raise ValueError(message)
+        return shout(message)
+
+    routers = PuppetRouters()
+    instance = Instance("m_0", fail_once, routers.open)
+    instance.connect(["r1"])
+    first = routers.accept()
+    first.deliver(b"bad")
+    second = routers.accept()
+    assert first.cancelled.is_set()
+    assert first.sent.empty()
+    second.deliver(b"good")
+    assert second.sent.get(timeout=WAIT_S) == b"GOOD"
+    leave(instance, second)
+
+
+def test_stopping_waits_for_the_answer_that_is_being_made() -> None:
+    routers, held = PuppetRouters(), Held()
+    instance = Instance("m_0", held, routers.open)
+    instance.connect(["r1"])
+    stream = routers.accept()
+    stream.deliver(b"a")
+    assert held.begun.wait(WAIT_S)
+    with in_background(instance.stop) as stopping:
+        assert not stream.finished.is_set()
+        held.go_on.set()
+        assert stream.sent.get(timeout=WAIT_S) == b"A"
+        assert stream.finished.wait(WAIT_S)
+        assert stopping.is_alive()
+        stream.end()
+
+
+def test_a_batch_that_crosses_the_farewell_is_left_to_the_router() -> None:
+    routers = PuppetRouters()
+    instance = Instance("m_0", shout, routers.open)
+    instance.connect(["r1"])
+    stream = routers.accept()
+    with in_background(instance.stop):
+        assert stream.finished.wait(WAIT_S)
+        stream.deliver(b"late")
+        stream.end()
+    assert stream.sent.empty()
+
+
+def test_a_router_that_does_not_say_goodbye_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(instances, "_FAREWELL_S", 0.02)
+    routers = PuppetRouters()
+    instance = Instance("m_0", shout, routers.open)
+    instance.connect(["r1"])
+    stream = routers.accept()
+    instance.stop()
+    assert stream.finished.is_set()
+    assert stream.cancelled.is_set()
+
+
+def test_a_router_that_is_no_longer_named_is_left() -> None:
+    routers = PuppetRouters()
+    instance = Instance("m_0", shout, routers.open)
+    instance.connect(["r1", "r2"])
+    streams = {s.endpoint: s for s in (routers.accept(), routers.accept())}
+    instance.connect(["r2"])
+    assert streams["r1"].finished.wait(WAIT_S)
+    streams["r1"].end()
+    assert streams["r1"].closed.wait(WAIT_S)
+    streams["r2"].deliver(b"a")
+    assert streams["r2"].sent.get(timeout=WAIT_S) == b"A"
+    leave(instance, streams["r2"])
+
+
+def test_a_stopped_instance_dials_nobody() -> None:
+    routers = PuppetRouters()
+    instance = Instance("m_0", shout, routers.open)
+    instance.stop()
+    instance.connect(["r1"])
+    assert not [t for t in threading.enumerate() if t.name.startswith("m_0@")]

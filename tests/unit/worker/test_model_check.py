@@ -1,0 +1,133 @@
+"""A model file against its configuration."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from services.core.datatype import DataType
+from services.core.errors import ConfigError
+from services.core.model_config import ModelConfig, ModelInput, ModelOutput
+from services.worker.backend import FoundModel, FoundTensor
+from services.worker.model_check import check_model
+
+X = (-1, 16)
+
+
+def found(
+    inputs: dict[str, Sequence[int]],
+    outputs: dict[str, Sequence[int]],
+    datatype: DataType = DataType.INT32,
+) -> FoundModel:
+    def tensors(of: dict[str, Sequence[int]]) -> tuple[FoundTensor, ...]:
+        return tuple(
+            FoundTensor(name=name, datatype=datatype, shape=tuple(shape))
+            for name, shape in of.items()
+        )
+
+    return FoundModel(inputs=tensors(inputs), outputs=tensors(outputs))
+
+
+def declared(
+    dims: Sequence[int],
+    *,
+    max_batch_size: int = 8,
+    reshape: Sequence[int] | None = None,
+    optional: Sequence[str] = (),
+) -> ModelConfig:
+    shape = None if reshape is None else tuple(reshape)
+    return ModelConfig(
+        name="m",
+        max_batch_size=max_batch_size,
+        inputs=(
+            ModelInput(
+                name="X", datatype=DataType.INT32, dims=tuple(dims), reshape=shape
+            ),
+            *(
+                ModelInput(
+                    name=name, datatype=DataType.INT32, dims=tuple(dims), optional=True
+                )
+                for name in optional
+            ),
+        ),
+        outputs=(ModelOutput(name="Y", datatype=DataType.INT32, dims=(16,)),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [
+        (declared([16]), (-1, 16)),
+        (declared([-1]), (-1, 16)),
+        (declared([16]), (-1, -1)),
+        (declared([16], reshape=[4, 4]), (-1, 4, 4)),
+        (declared([1], reshape=[]), (-1,)),
+    ],
+)
+def test_shapes_that_can_meet_are_accepted(
+    config: ModelConfig, shape: tuple[int, ...]
+) -> None:
+    check_model(config, found({"X": shape}, {"Y": X}))
+
+
+def test_a_model_may_have_more_outputs() -> None:
+    check_model(declared([16]), found({"X": X}, {"Z": X, "Y": X}))
+
+
+def test_an_optional_input_may_be_unknown_to_the_file() -> None:
+    check_model(declared([16], optional=["O"]), found({"X": X}, {"Y": X}))
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "text"),
+    [
+        (
+            declared([17]),
+            found({"X": X}, {"Y": X}),
+            "model 'm', tensor 'X': the model expects 2 dimensions (shape [-1,16]) but"
+            " the model configuration specifies 2 dimensions (an initial batch"
+            " dimension because max_batch_size > 0 followed by the explicit tensor"
+            " shape, making complete shape [-1,17])",
+        ),
+        (
+            declared([17], max_batch_size=0),
+            found({"X": (16,)}, {"Y": (16,)}),
+            "model 'm', tensor 'X': the model expects 1 dimensions (shape [16]) but"
+            " the model configuration specifies 1 dimensions (shape [17])",
+        ),
+        (
+            declared([16]),
+            found({"X": (1, 16)}, {"Y": X}),
+            "model 'm', tensor 'X': for the model to support batching the shape should"
+            " have at least 1 dimension and the first dimension must be -1; but shape"
+            " expected by the model is [1,16]",
+        ),
+        (
+            declared([16]),
+            found({"X": X}, {"Y": X}, DataType.FP32),
+            "unable to load model 'm', configuration expects datatype TYPE_INT32 for"
+            " input 'X', model provides TYPE_FP32",
+        ),
+        (
+            declared([16]),
+            found({"X": X, "B": X}, {"Y": X}),
+            "unable to load model 'm', configuration expects 1 inputs, model provides"
+            " 2",
+        ),
+        (
+            declared([16]),
+            found({"B": X}, {"Y": X}),
+            "unexpected inference input 'X', allowed inputs are: B",
+        ),
+        (
+            declared([16]),
+            found({"X": X}, {"A": X, "B": X}),
+            "unexpected inference output 'Y', allowed outputs are: A, B",
+        ),
+    ],
+)
+def test_a_contradiction_is_told_in_tritons_words(
+    config: ModelConfig, model: FoundModel, text: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_model(config, model)
+    assert str(caught.value) == text
