@@ -24,8 +24,9 @@ def environment_for_child() -> dict[str, str]:
 def obey(environment: MutableMapping[str, str]) -> None:
     """Tie this process to the parent that ``environment`` names, if any.
 
-    The name is removed, since it means this process and none that it starts. A parent that died before the request is seen by ``getppid``, which then no
-    longer returns its number.
+    The name is removed, since it means this process and none that it starts. A
+    parent that died before the request is seen by ``getppid``, which then no longer
+    returns its number.
 
     Raises:
         OSError: the kernel refused.
