@@ -10,7 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from protos import control_pb2, control_pb2_grpc, model_config_pb2, worker_pb2
+from protos import (
+    control_pb2,
+    control_pb2_grpc,
+    model_config_pb2,
+    worker_pb2,
+    worker_pb2_grpc,
+)
 from services.worker.device import Device, DeviceKind
 from services.worker.worker import Worker
 from tests.unit.worker.messages import answers, batch, ints, request
@@ -56,22 +62,19 @@ class ControlStream:
         self.commands.put(None)
 
 
-class PuppetRouter(grpc.GenericRpcHandler[bytes, bytes]):
-    """A router that takes the workers' streams and nothing else."""
+class PuppetRouter(worker_pb2_grpc.WorkerDispatchServicer):
+    """A router that hands out the test's batches."""
 
     def __init__(self) -> None:
         self._streams: queue.Queue[RouterStream] = queue.Queue()
 
-    def service(
-        self, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[bytes, bytes]:
-        assert handler_call_details.method == "/nereid.worker.WorkerDispatch/Serve"
-        return grpc.stream_stream_rpc_method_handler(self._serve)
-
-    def _serve(
-        self, answers_: Iterator[bytes], context: grpc.ServicerContext
-    ) -> Iterator[bytes]:
-        stream = RouterStream(dict(context.invocation_metadata()), answers_)
+    def Serve(
+        self,
+        request_iterator: Iterator[worker_pb2.BatchResponse],
+        context: grpc.ServicerContext,
+    ) -> Iterator[worker_pb2.BatchRequest]:
+        metadata = {item[0]: item[1] for item in context.invocation_metadata()}
+        stream = RouterStream(metadata["nereid-instance-bin"], request_iterator)
         self._streams.put(stream)
         yield from iter(stream.batches.get, None)
 
@@ -80,18 +83,20 @@ class PuppetRouter(grpc.GenericRpcHandler[bytes, bytes]):
 
 
 class RouterStream:
-    def __init__(self, metadata: dict[str, Any], answers_: Iterator[bytes]) -> None:
-        hello = metadata["nereid-instance-bin"]
+    def __init__(
+        self, hello: str | bytes, received: Iterator[worker_pb2.BatchResponse]
+    ) -> None:
+        assert isinstance(hello, bytes)
         self.hello = worker_pb2.InstanceHello.FromString(hello)
-        self._answers = answers_
-        self.batches: queue.Queue[bytes | None] = queue.Queue()
+        self._received = received
+        self.batches: queue.Queue[worker_pb2.BatchRequest | None] = queue.Queue()
 
     def execute(self, message: bytes) -> bytes:
-        self.batches.put(message)
-        return next(self._answers)
+        self.batches.put(worker_pb2.BatchRequest.FromString(message))
+        return next(self._received).SerializeToString()
 
     def wait_for_half_close(self) -> None:
-        assert list(self._answers) == []
+        assert list(self._received) == []
         self.batches.put(None)
 
 
@@ -107,7 +112,9 @@ class House:
         control_pb2_grpc.add_WorkerControlServicer_to_server(
             self.control, self._servers[0]
         )
-        self._servers[1].add_generic_rpc_handlers((self.router,))
+        worker_pb2_grpc.add_WorkerDispatchServicer_to_server(
+            self.router, self._servers[1]
+        )
         for server in self._servers:
             server.start()
         self.model_directory = directory / "1"
