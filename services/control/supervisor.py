@@ -5,8 +5,9 @@ state is consistent.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import structlog
 
@@ -30,7 +31,12 @@ from services.control.events import (
 )
 from services.control.inspections import Inspections, WorkerGoneError
 from services.control.load_durations import LoadDurations
-from services.control.model_registry import Worker
+from services.control.model_registry import (
+    DeviceKind,
+    VersionKey,
+    VersionSpec,
+    Worker,
+)
 from services.control.reconciler import Reconciler
 from services.control.router_links import RouterLink, RouterLinks
 from services.control.snapshot import Snapshot, snapshot_of
@@ -39,6 +45,9 @@ from services.core.clock import Clock
 from services.core.errors import ConfigError
 
 _log = structlog.get_logger(__name__)
+
+Capability: TypeAlias = tuple[str, DeviceKind, int]
+"""A backend on a device, by the device's kind and index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +107,14 @@ class Supervisor:
         self._absent: dict[str, asyncio.TimerHandle] = {}
         self._routers = RouterLinks()
         self._inspections = Inspections()
+        self._load_failures: dict[VersionKey, tuple[VersionSpec, str]] = {}
+        self._capabilities: frozenset[Capability] = frozenset()
         self._changed = asyncio.Event()
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What workers have ever offered; it only grows."""
+        return self._capabilities
 
     @property
     def router_count(self) -> int:
@@ -138,7 +154,29 @@ class Supervisor:
         revision = self.reconciler.table.revision
         await self.until(lambda: self.reconciler.have_applied(revision))
 
+    def failures_of(
+        self, specs: Mapping[VersionKey, VersionSpec]
+    ) -> dict[VersionKey, str]:
+        """Return why these very specs failed to load, for those that did."""
+        return {
+            key: reason
+            for key, (failed, reason) in self._load_failures.items()
+            if specs.get(key) == failed
+        }
+
     # ------------------------------------------------------------ workers
+
+    async def known_workers(self) -> tuple[Worker, ...]:
+        """Return all workers, once there is one."""
+        await self.until(lambda: bool(self.reconciler.workers))
+        return self.reconciler.workers
+
+    async def capabilities_beyond(
+        self, known: frozenset[Capability]
+    ) -> frozenset[Capability]:
+        """Wait for a worker that offers more than is ``known``; return it all."""
+        await self.until(lambda: bool(self._capabilities - known))
+        return self._capabilities
 
     def attach_worker(self, hello: control_pb2.WorkerHello) -> WorkerLink:
         """Take in a worker's stream, its first or another one.
@@ -154,6 +192,9 @@ class Supervisor:
             timer.cancel()
         link = WorkerLink(worker=worker)
         self._workers[worker.worker_id] = link
+        self._capabilities |= {
+            (backend, worker.device, worker.device_index) for backend in worker.backends
+        }
         self._send_routers(link)
         _log.info(
             "a worker joined", worker=worker.worker_id, device=worker.device.value
@@ -291,7 +332,9 @@ class Supervisor:
             case LoadEnded(spec=spec, reason=reason):
                 self.load_durations.end(spec.key, is_success=not reason)
                 name = f"{spec.model}/{spec.version}"
+                self._load_failures.pop(spec.key, None)
                 if reason:
+                    self._load_failures[spec.key] = (spec, reason)
                     _log.error("failed to load a model", model=name, reason=reason)
                 else:
                     _log.info("a model is ready", model=name)

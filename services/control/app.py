@@ -1,0 +1,153 @@
+"""The process ``nereid control``."""
+
+import asyncio
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from protos import (
+    control_pb2_grpc,
+    rest_pb2_grpc,
+)
+from services.control.catalog import Catalog
+from services.control.command_line import ControlSettings, parse
+from services.control.error_interceptor import ErrorInterceptor
+from services.control.management_servicer import ManagementServicer, UnservedMethods
+from services.control.metrics_servicer import MetricsServicer
+from services.control.placing import place_version
+from services.control.reconciler import Reconciler
+from services.control.router_servicer import RouterServicer
+from services.control.store import NoStore, RedisStore, Store
+from services.control.supervisor import Supervisor
+from services.control.worker_servicer import WorkerServicer
+from services.core import logs
+from services.core.clock import MonotonicClock
+from services.core.errors import InternalError
+
+_log = structlog.get_logger(__name__)
+
+# Generations and revisions count on from the epoch's first number, so that no
+# number is ever given twice, whatever was not written in time.
+_NUMBERS_PER_EPOCH_BITS: Final = 20
+
+_STOP_GRACE_S: Final = 1.0
+
+_SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+    # A peer whose host is gone is noticed.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Run control until it is told to stop.
+
+    Returns:
+        0 after SIGTERM or SIGINT; 1 if it cannot start, or if a model failed to
+        load at the start and ``--exit-on-error`` holds.
+    """
+    settings = parse(argv)
+    logs.configure(verbose=settings.log_verbose)
+    return asyncio.run(_Process(settings=settings).run())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Process:
+    settings: ControlSettings
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    status: int = 0
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stopping.set)
+        store = _store(self.settings.redis_url)
+        supervisor = await _supervisor(store, self.settings)
+        catalog = Catalog(supervisor, self.settings.catalog)
+        healths = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        server = _server(supervisor, catalog, healths)
+        try:
+            server.add_insecure_port(self.settings.listen)
+        except RuntimeError as error:
+            sys.stderr.write(
+                f"error: control cannot listen on {self.settings.listen}: {error}\n"
+            )
+            return 1
+        await server.start()
+        await healths.set("", health_pb2.HealthCheckResponse.SERVING)
+        _log.info("control is listening", address=self.settings.listen)
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(store.run())
+            serving = tasks.create_task(self._serve(catalog))
+            await self.stopping.wait()
+            await healths.enter_graceful_shutdown()
+            await server.stop(_STOP_GRACE_S)
+            writing.cancel()
+            serving.cancel()
+        await store.close()
+        return self.status
+
+    async def _serve(self, catalog: Catalog) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(catalog.follow_workers())
+            try:
+                failures = await catalog.start_up()
+            except InternalError as error:
+                self._fail(str(error), [])
+                return
+            if failures and self.settings.exit_on_error:
+                self._fail("failed to load all models", failures)
+                return
+            _log.info("start-up is over", failures=len(failures))
+            tasks.create_task(catalog.poll())
+
+    def _fail(self, what: str, reasons: list[str]) -> None:
+        lines = [f"error: creating server: Internal - {what}", *reasons]
+        sys.stderr.write("".join(f"{line.rstrip()}\n" for line in lines))
+        self.status = 1
+        self.stopping.set()
+
+
+def _store(url: str) -> Store:
+    return RedisStore(url) if url else NoStore()
+
+
+async def _supervisor(store: Store, settings: ControlSettings) -> Supervisor:
+    epoch = await store.begin_epoch(int(time.time()))
+    reconciler = Reconciler(
+        place_version,
+        first_number=epoch << _NUMBERS_PER_EPOCH_BITS,
+        strict_readiness=settings.strict_readiness,
+    )
+    supervisor = Supervisor(reconciler, store, MonotonicClock())
+    supervisor.restore(await store.restore())
+    return supervisor
+
+
+def _server(supervisor: Supervisor, catalog: Catalog, healths: Any) -> grpc.aio.Server:
+    server = grpc.aio.server(
+        interceptors=(ErrorInterceptor(),), options=_SERVER_OPTIONS
+    )
+    health_pb2_grpc.add_HealthServicer_to_server(healths, server)
+    control_pb2_grpc.add_WorkerControlServicer_to_server(
+        WorkerServicer(supervisor), server
+    )
+    control_pb2_grpc.add_RouterControlServicer_to_server(
+        RouterServicer(supervisor), server
+    )
+    server.add_generic_rpc_handlers(
+        (ManagementServicer(catalog, supervisor).methods(), UnservedMethods())
+    )
+    rest_pb2_grpc.add_MetricsServiceServicer_to_server(
+        MetricsServicer(supervisor), server
+    )
+    return server

@@ -1,0 +1,155 @@
+"""The flags of ``nereid control``."""
+
+import argparse
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from services.control.catalog import CatalogSettings, ControlMode
+from services.control.preparation import CompletionSettings
+from services.core import flags
+
+_MAX_BATCH_SIZE: Final = "default-max-batch-size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSettings:
+    """What the command line says.
+
+    Attributes:
+        listen: gRPC address.
+        redis_url: "": remember nothing.
+        exit_on_error: End with status 1 if a model fails to load at the start.
+        strict_readiness: Ready only if every model that should be is.
+        log_verbose: Debug lines are written at 1 and above.
+        catalog: How the repositories are served.
+    """
+
+    listen: str
+    redis_url: str
+    exit_on_error: bool
+    strict_readiness: bool
+    log_verbose: int
+    catalog: CatalogSettings
+
+
+def parse(argv: list[str]) -> ControlSettings:
+    """Return what the command line says; ends the process if it makes no sense."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    try:
+        sizes = max_batch_sizes(options.backend_config)
+    except ValueError as error:
+        parser.error(str(error))
+    return ControlSettings(
+        listen=options.listen,
+        redis_url=options.redis_url,
+        exit_on_error=options.exit_on_error,
+        strict_readiness=options.strict_readiness,
+        log_verbose=options.log_verbose,
+        catalog=CatalogSettings(
+            roots=tuple(options.model_repository),
+            mode=ControlMode(options.model_control_mode),
+            start_up_models=tuple(options.load_model),
+            completion=CompletionSettings(
+                auto_complete=not options.disable_auto_complete_config,
+                max_batch_sizes=sizes,
+            ),
+            poll_interval_s=options.repository_poll_secs,
+        ),
+    )
+
+
+def max_batch_sizes(settings: Iterable[str]) -> dict[str, int]:
+    """Return the default batch sizes that --backend-config flags give, by backend.
+
+    Args:
+        settings: ``BACKEND,KEY=VALUE``, or ``KEY=VALUE`` for all backends ("").
+
+    Raises:
+        ValueError: a setting has no ``=``, or a batch size is no number.
+    """
+    sizes = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(
+                f"--backend-config wants <backend>,<setting>=<value>, not '{setting}'"
+            )
+        backend, _, name = key.rpartition(",")
+        if name != _MAX_BATCH_SIZE:
+            continue
+        if not value.isdecimal():
+            raise ValueError(f"{_MAX_BATCH_SIZE} must be a number, not '{value}'")
+        sizes[backend] = int(value)
+    return sizes
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nereid control",
+        description="Owns the model repository, placement and the models' states.",
+    )
+    add = parser.add_argument
+    add(
+        "--model-repository",
+        action="append",
+        required=True,
+        metavar="DIR",
+        help="a folder of models; may be repeated",
+    )
+    add("--listen", required=True, metavar="TARGET", help="unix:/path or host:port")
+    add(
+        "--redis-url",
+        default=os.environ.get("REDIS_URL", ""),
+        metavar="URL",
+        help="where states are kept (default: $REDIS_URL; empty: nowhere)",
+    )
+    add(
+        "--model-control-mode",
+        choices=[mode.value for mode in ControlMode],
+        default=ControlMode.NONE.value,
+        help="who decides which models are loaded (default: none)",
+    )
+    add(
+        "--load-model",
+        action="append",
+        default=[],
+        metavar="MODEL",
+        help="load it at the start in explicit mode; * loads all; may be repeated",
+    )
+    add(
+        "--repository-poll-secs",
+        type=float,
+        default=15.0,
+        metavar="N",
+        help="how often poll mode looks (default: 15)",
+    )
+    add(
+        "--backend-config",
+        action="append",
+        default=[],
+        metavar="BACKEND,KEY=VALUE",
+        help="a backend's setting; may be repeated",
+    )
+    add("--log-verbose", type=int, default=0, metavar="N", help="verbosity; 0 is off")
+    flags.add_bool(
+        parser,
+        "--exit-on-error",
+        default=True,
+        text="end if a model fails to load at the start",
+    )
+    flags.add_bool(
+        parser,
+        "--strict-readiness",
+        default=True,
+        text="ready only if every model that should be is",
+    )
+    flags.add_bool(
+        parser,
+        "--disable-auto-complete-config",
+        default=False,
+        text="do not ask model files for what config.pbtxt leaves open",
+    )
+    return parser

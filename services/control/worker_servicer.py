@@ -1,0 +1,50 @@
+"""The door for workers: one stream each."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final, Never
+
+import grpc
+
+from protos import control_pb2, control_pb2_grpc
+from services.control.supervisor import Supervisor, WorkerLink
+from services.core.errors import InvalidRequestError
+
+# A stream whose connection broke looks like one that was closed, until the
+# transport says otherwise.
+_CANCELLATION_LAG_S: Final = 0.2
+
+
+class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
+    """Brings workers' reports to the supervisor and its commands to them."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        """Serve ``supervisor``."""
+        self._supervisor = supervisor
+
+    async def Attach(  # type: ignore[override]  # it writes; the stub wants yields
+        self,
+        request_iterator: AsyncIterator[control_pb2.WorkerReport],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> None:
+        """Serve one worker as long as its stream lives."""
+        first = await anext(request_iterator, None)
+        if first is None or first.WhichOneof("report") != "hello":
+            raise InvalidRequestError("a worker's first report must be its hello")
+        link = self._supervisor.attach_worker(first.hello)
+        is_goodbye = False
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(_send(link, context))
+                async for report in request_iterator:
+                    self._supervisor.take_report(link, report)
+                await asyncio.sleep(_CANCELLATION_LAG_S)
+                is_goodbye = True
+                sending.cancel()
+        finally:
+            self._supervisor.detach_worker(link, is_goodbye=is_goodbye)
+
+
+async def _send(link: WorkerLink, context: grpc.aio.ServicerContext[Any, Any]) -> Never:
+    while True:
+        await context.write(await link.commands.get())
