@@ -67,9 +67,8 @@ class Node:
                 node, taken = _entry(nodes, path[i])
                 i += taken
             found = node.position
-            value = node.fields.get("value")
-            if value and "key" in node.fields:
-                node = value[0]
+            # Only the entries of maps have a field of this name.
+            node = node.fields.get("value", (node,))[0]
         return found
 
 

@@ -185,6 +185,9 @@ def test_a_written_list_is_kept_whole_and_the_other_is_filled() -> None:
     config = filled(INPUT, BATCHED)
     assert [list(tensor.dims) for tensor in config.input] == [[1]]
     assert [list(tensor.dims) for tensor in config.output] == [[-1, 2]]
+    config = filled(OUTPUT, BATCHED)
+    assert [list(tensor.dims) for tensor in config.input] == [[4]]
+    assert [list(tensor.dims) for tensor in config.output] == [[1]]
 
 
 def test_one_value_a_row_is_a_shape_of_one_for_clients() -> None:

@@ -58,6 +58,13 @@ def test_a_graph_from_inputs_to_outputs_is_accepted(steps: list[str]) -> None:
             ),
         ),
         (
+            [step("a", "A", "AC")],
+            (
+                "ensemble_scheduling.step[0].output_map.A_out: ensemble tensor 'A' is "
+                "written more than once in ensemble 'e'"
+            ),
+        ),
+        (
             [step("a", "AD", "C")],
             (
                 "ensemble_scheduling.step[0].input_map.D_in: ensemble tensor 'D' is "
