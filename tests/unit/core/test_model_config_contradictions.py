@@ -179,7 +179,8 @@ def test_a_reshape_keeps_the_elements_between_variable_dimensions(
 
 
 def test_delay_without_a_timeout_keeps_the_order() -> None:
-    text = 'name: "m" ' + (
+    text = (
+        'name: "m" '
         "dynamic_batching { preserve_ordering: true"
         " default_queue_policy { timeout_action: DELAY } }"
     )
