@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import grpc
 import structlog
@@ -74,7 +74,8 @@ class _Process:
         supervisor = await _supervisor(store, self.settings)
         catalog = Catalog(supervisor, self.settings.catalog)
         healths = health.aio.HealthServicer()  # type: ignore[attr-defined]
-        server = _server(supervisor, catalog, healths)
+        server = server_of(supervisor, catalog)
+        health_pb2_grpc.add_HealthServicer_to_server(healths, server)
         try:
             server.add_insecure_port(self.settings.listen)
         except RuntimeError as error:
@@ -133,11 +134,11 @@ async def _supervisor(store: Store, settings: ControlSettings) -> Supervisor:
     return supervisor
 
 
-def _server(supervisor: Supervisor, catalog: Catalog, healths: Any) -> grpc.aio.Server:
+def server_of(supervisor: Supervisor, catalog: Catalog) -> grpc.aio.Server:
+    """Return a server with every door of control but the health check's."""
     server = grpc.aio.server(
         interceptors=(ErrorInterceptor(),), options=_SERVER_OPTIONS
     )
-    health_pb2_grpc.add_HealthServicer_to_server(healths, server)
     control_pb2_grpc.add_WorkerControlServicer_to_server(
         WorkerServicer(supervisor), server
     )

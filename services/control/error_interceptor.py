@@ -15,16 +15,16 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 _T = TypeVar("_T")
 
 
-class ErrorInterceptor(grpc.aio.ServerInterceptor[Any, Any]):
+class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Wraps every method of ours: unary ones, and streams that read and write."""
 
     async def intercept_service(
         self,
         continuation: Callable[
-            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]
+            [grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any]"]
         ],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    ) -> "grpc.RpcMethodHandler[Any, Any]":
         """Return the method, wrapped."""
         handler: Any = await continuation(handler_call_details)
         if handler is None or handler.request_streaming != handler.response_streaming:

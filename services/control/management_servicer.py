@@ -1,5 +1,6 @@
 """The management methods of the public service; routers forward them here."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
@@ -85,9 +86,9 @@ class ManagementServicer:
         await self._catalog.unload(request.model_name)
         return inference_pb2.RepositoryModelUnloadResponse()
 
-    def methods(self) -> grpc.GenericRpcHandler[Any, Any]:
+    def methods(self) -> "grpc.GenericRpcHandler[Any, Any]":
         """Return the methods as a server takes them."""
-        served = {
+        served: dict[str, tuple[Callable[..., Any], type[Message]]] = {
             "RepositoryIndex": (
                 self.RepositoryIndex,
                 inference_pb2.RepositoryIndexRequest,
@@ -110,12 +111,12 @@ class ManagementServicer:
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
 
-class UnservedMethods(grpc.GenericRpcHandler[Any, Any]):
+class UnservedMethods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     """Says of every other method of the public service that it is not here."""
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    ) -> "grpc.RpcMethodHandler[Any, Any] | None":
         """Return a method that refuses, for those of the public service."""
         service, _, name = handler_call_details.method.lstrip("/").partition("/")
         if service != SERVICE:
@@ -123,7 +124,7 @@ class UnservedMethods(grpc.GenericRpcHandler[Any, Any]):
 
         async def refuse(request: bytes, context: _Context) -> bytes:
             del request, context
-            raise UnsupportedError(f"control does not serve {name}")
+            raise UnsupportedError(f"{name} is not supported here")
 
         return grpc.unary_unary_rpc_method_handler(refuse)
 
