@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -392,6 +392,7 @@ def one_by_one(messages: Sequence[inference_pb2.ModelInferRequest]) -> list[Answ
     return [run(message)[0] for message in messages]
 
 
+@settings(deadline=None)
 @given(st.lists(members(), min_size=1, max_size=6))
 def test_a_batch_answers_as_its_requests_alone_do(
     messages: list[inference_pb2.ModelInferRequest],
@@ -399,6 +400,7 @@ def test_a_batch_answers_as_its_requests_alone_do(
     assert run(*messages) == one_by_one(messages)
 
 
+@settings(deadline=None)
 @given(members(), st.lists(st.tuples(VALUES, st.text("abc", min_size=2, max_size=2))))
 def test_a_uniform_batch_answers_as_its_requests_alone_do(
     pattern: inference_pb2.ModelInferRequest, changes: list[tuple[int, str]]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protos import inference_pb2
@@ -190,6 +190,7 @@ def test_an_id_that_is_not_utf8_is_refused_even_after_a_good_one() -> None:
         one.read(bad, 0, len(bad))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=80))
 def test_garbage_is_refused_never_worse(data: bytes) -> None:
     one = reader(signature())
@@ -203,6 +204,7 @@ def test_garbage_is_refused_never_worse(data: bytes) -> None:
         assert [len(content) for content in contents(found)] == [16, 16]
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_learned_header_gives_what_a_fresh_reader_gives(data: st.DataObject) -> None:
     learned = reader(signature())

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.core.datatype import DataType
@@ -37,6 +37,7 @@ def encode(of: Signature, one: Batch | UniformBatch) -> bytes:
     return b"".join(ReplyEncoder(of).encode(one, blocks))
 
 
+@settings(deadline=None)
 @given(
     count=st.integers(MIN_REQUESTS, 20),
     rows=st.integers(1, 3),
@@ -58,6 +59,7 @@ def test_both_paths_decode_and_encode_alike(
     assert encode(of, fast) == encode(of, slow)
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_any_changed_byte_is_judged_alike(data: st.DataObject) -> None:
     of = signature()
