@@ -100,7 +100,7 @@ def admit_in_full(body: bytes, table: RouteTable) -> tuple[Verdict, bytes]:
     config = route.config
     inputs = {tensor.name: tensor for tensor in request.inputs}
     where = _request_id(request)
-    _check_outputs(request, config, where)
+    _check_outputs(request, config)
     _check_input_names(inputs, config, where)
     rows = _batch_size(inputs, config, where)
     for tensor in reversed(request.inputs):
@@ -181,13 +181,12 @@ def _with_raw_contents(request: Request, body: bytes) -> bytes:
     return request.SerializeToString()
 
 
-def _check_outputs(request: Request, config: ModelConfig, where: str) -> None:
+def _check_outputs(request: Request, config: ModelConfig) -> None:
     declared = {output.name for output in config.outputs}
     for output in request.outputs:
         if output.name not in declared:
             message = (
-                f"{where}unexpected inference output '{output.name}' for model "
-                f"'{config.name}'"
+                f"unexpected inference output '{output.name}' for model '{config.name}'"
             )
             raise InvalidRequestError(message)
 

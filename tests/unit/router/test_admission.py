@@ -137,7 +137,7 @@ def test_garbage_is_refused() -> None:
         ),
         (
             {"outputs": [Request.InferRequestedOutputTensor(name="NOPE")]},
-            NO_ID + "unexpected inference output 'NOPE' for model 'simple'",
+            "unexpected inference output 'NOPE' for model 'simple'",
         ),
         (
             {"id": "7", "raw_input_contents": [bytes(60), bytes(64)]},
