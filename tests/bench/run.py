@@ -49,6 +49,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--servers", nargs="+", choices=tuple(START), default=list(START)
     )
     parser.add_argument(
+        "--serve-flag",
+        action="append",
+        default=[],
+        help="one more flag of nereid serve, as --serve-flag=--allow-http=false",
+    )
+    parser.add_argument(
         "--profile", action="store_true", help="print where time goes instead"
     )
     parser.add_argument("--out", type=Path, help="the JSON file to write")
@@ -155,7 +161,9 @@ def run(options: argparse.Namespace) -> None:
     repository = options.model_repository.resolve()
     with ExitStack() as stack:
         running = [
-            stack.enter_context(START[name](repository, options.model))
+            stack.enter_context(
+                START[name](repository, options.model, options.serve_flag)
+            )
             for name in options.servers
         ]
         if options.profile:

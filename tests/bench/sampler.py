@@ -10,6 +10,7 @@ import grpc
 
 from protos import inference_pb2, inference_pb2_grpc
 from tests.bench import process_cpu
+from tests.bench.errors import BenchError
 from tests.bench.window import Sample
 
 INTERVAL_S: Final = 0.2
@@ -39,6 +40,7 @@ class Sampler:
         self._roles = roles
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._failure: Exception | None = None
         self.samples: list[Sample] = []
 
     def __enter__(self) -> Self:
@@ -53,14 +55,23 @@ class Sampler:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Take the last sample."""
+        """End.
+
+        Raises:
+            BenchError: a sample could not be taken, and nothing else has failed.
+        """
         self._ended.set()
         self._thread.join(timeout=2 * CALL_TIMEOUT_S)
         self._channel.close()
+        if self._failure is not None and error is None:
+            raise BenchError(f"no statistics: {self._failure}") from self._failure
 
     def _run(self) -> None:
-        while not self._ended.wait(INTERVAL_S):
-            self.samples.append(self._sample())
+        try:
+            while not self._ended.wait(INTERVAL_S):
+                self.samples.append(self._sample())
+        except (grpc.RpcError, OSError) as error:
+            self._failure = error
 
     def _sample(self) -> Sample:
         response = self._stub.ModelStatistics(self._request, timeout=CALL_TIMEOUT_S)

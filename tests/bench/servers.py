@@ -40,11 +40,18 @@ class RunningServer:
 
 
 @contextmanager
-def nereid(repository: Path, model: str) -> Iterator[RunningServer]:
+def nereid(
+    repository: Path, model: str, flags: Sequence[str] = ()
+) -> Iterator[RunningServer]:
     """Run ``nereid serve``, as users do, on free ports.
 
+    Args:
+        repository: Holds the model.
+        model: Its name.
+        flags: More of ``nereid serve``.
+
     Raises:
-        BenchError: it did not become ready.
+        BenchError: it did not become ready, or ended before it was told to.
     """
     rest, inference, metrics = _free_ports(3)
     with ExitStack() as stack:
@@ -59,6 +66,7 @@ def nereid(repository: Path, model: str) -> Iterator[RunningServer]:
                     f"--grpc-port={inference}",
                     f"--metrics-port={metrics}",
                     f"--state-dir={state}",
+                    *flags,
                 ],
                 log=state / "log",
             )
@@ -73,12 +81,20 @@ def nereid(repository: Path, model: str) -> Iterator[RunningServer]:
 
 
 @contextmanager
-def baseline(repository: Path, model: str) -> Iterator[RunningServer]:
+def baseline(
+    repository: Path, model: str, flags: Sequence[str] = ()
+) -> Iterator[RunningServer]:
     """Run the grpc.aio router and worker of this folder.
 
+    Args:
+        repository: Holds the model.
+        model: Its name.
+        flags: Of ``nereid serve``; not for us.
+
     Raises:
-        BenchError: they did not become ready.
+        BenchError: they did not become ready, or ended before they were told to.
     """
+    del flags
     (port,) = _free_ports(1)
     with ExitStack() as stack:
         directory = stack.enter_context(_temporary_directory())
@@ -113,13 +129,22 @@ def _temporary_directory() -> Iterator[Path]:
 def _process(
     command: Sequence[str], *, log: Path
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a process that ends with the ``with``."""
+    """Run a process that ends with the ``with``.
+
+    Raises:
+        BenchError: something failed inside the ``with``, and the process has ended.
+    """
     with log.open("ab") as sink:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
         )
     try:
         yield process
+    except BenchError as error:
+        if process.poll() is None:
+            raise
+        message = f"{error}\nThe server ended with {process.returncode}:\n{_tail(log)}"
+        raise BenchError(message) from error
     finally:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -145,9 +170,12 @@ def _until_ready(
                     return
             ended = any(process.poll() is not None for process in processes)
             if ended or time.monotonic() > give_up_at:
-                tail = log.read_text(encoding="utf-8", errors="replace")[-3000:]
-                raise BenchError(f"{model} did not become ready:\n{tail}")
+                raise BenchError(f"{model} did not become ready:\n{_tail(log)}")
             time.sleep(POLL_S)
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-3000:]
 
 
 def _free_ports(count: int) -> list[int]:
