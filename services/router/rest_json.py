@@ -17,6 +17,7 @@ import orjson
 from services.core.errors import InternalError, InvalidRequestError
 
 MAX_DEPTH: Final = 100
+MAX_INT64: Final = 2**63 - 1
 MAX_UINT64: Final = 2**64 - 1
 
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
