@@ -16,9 +16,8 @@ from services.core.datatype import DataType
 from services.core.errors import InternalError, InvalidRequestError
 from services.core.wire_format import length_prefix
 from services.router import rest_json, rest_parameters, rest_tensor
-from services.router.rest_plan import ModelView, ReplyPlan, RestInfer
+from services.router.rest_plan import ModelView, Piece, ReplyPlan, RestInfer
 
-Piece: TypeAlias = "bytes | memoryview"
 InputTensor: TypeAlias = pb.ModelInferRequest.InferInputTensor
 OutputTensor: TypeAlias = pb.ModelInferRequest.InferRequestedOutputTensor
 

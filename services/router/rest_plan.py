@@ -2,8 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from services.core.model_config import ModelConfig
+
+# Part of a body: a slice of it, where that saves a copy.
+Piece: TypeAlias = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

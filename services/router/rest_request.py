@@ -18,8 +18,17 @@ from services.core.errors import InvalidRequestError, UnsupportedError
 from services.core.model_config import ModelConfig, ModelInput
 from services.core.wire_format import length_prefix
 from services.router import rest_compression, rest_json
-from services.router.rest_infer_document import InferDocument, Piece
-from services.router.rest_plan import ModelView, ReplyPlan, RestInfer
+from services.router.rest_infer_document import InferDocument
+from services.router.rest_plan import ModelView, Piece, ReplyPlan, RestInfer
+
+__all__ = [
+    "DEFAULT_MAX_INPUT_BYTES",
+    "ModelView",
+    "ReplyPlan",
+    "RestInfer",
+    "check_size",
+    "parse_infer",
+]
 
 DEFAULT_MAX_INPUT_BYTES: Final = 64 * 1024 * 1024
 HEADER_LENGTH: Final = "inference-header-content-length"
