@@ -119,7 +119,8 @@ class Generations:
         for older in self.registry.of(generation.spec.key):
             if older.state is ModelState.READY:
                 self.registry.advance(older, ModelEvent.UNLOAD)
-        self.registry.advance(generation, ModelEvent.LOADED)
+        generation = self.registry.advance(generation, ModelEvent.LOADED)
+        self.registry.put(dataclasses.replace(generation, was_ready=True))
         self._actions.append(
             LoadEnded(generation=generation.number, spec=generation.spec)
         )

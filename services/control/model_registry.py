@@ -118,6 +118,8 @@ class Generation:
         former: Instances that workers had when they were lost. One that comes
             back and still serves them may keep them.
         refused: Workers that could not load it while others could.
+        was_ready: It has served before: routers may keep requests for it while it
+            is loaded again.
         is_failed: Not to be tried again unless somebody asks.
         lacks_device: Failed only because no worker suits: a new one may.
         retire_revision: UNLOADING: workers are told once the routers have
@@ -133,6 +135,7 @@ class Generation:
     loaded: frozenset[str] = frozenset()
     former: Placement = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
+    was_ready: bool = False
     is_failed: bool = False
     lacks_device: bool = False
     retire_revision: int = 0

@@ -15,8 +15,11 @@ class VersionRoute:
         version: Its number.
         state: The state of the generation that counts.
         reason: Why it is UNAVAILABLE.
-        generation: The one that serves while READY or UNLOADING, else 0.
+        generation: The one that serves while READY or UNLOADING, or is about to
+            serve again, else 0.
         config: A serialized, complete ``inference.ModelConfig``.
+        is_returning: It has served, its workers were lost, and others are loading
+            it: routers take requests and keep them until it is there.
         is_routable: False if no complete configuration exists: routers are told
             of the model, not of the version.
     """
@@ -27,6 +30,7 @@ class VersionRoute:
     reason: str = ""
     generation: int = 0
     config: bytes = b""
+    is_returning: bool = False
     is_routable: bool = True
 
 
@@ -63,12 +67,14 @@ def routes_of(registry: ModelRegistry) -> tuple[VersionRoute, ...]:
 
 def _route(generation: Generation) -> VersionRoute:
     serves = generation.state in (ModelState.READY, ModelState.UNLOADING)
+    is_returning = generation.was_ready and generation.state is ModelState.LOADING
     return VersionRoute(
         model=generation.spec.model,
         version=generation.spec.version,
         state=generation.state,
         reason=generation.reason,
-        generation=generation.number if serves else 0,
+        generation=generation.number if serves or is_returning else 0,
         config=generation.spec.config,
+        is_returning=is_returning,
         is_routable=not generation.spec.refusal,
     )

@@ -97,7 +97,9 @@ def routers_to_proto(endpoints: tuple[str, ...]) -> control_pb2.WorkerCommand:
 def routes_to_proto(table: RouteTable) -> control_pb2.RouterUpdate:
     """Return the table as routers get it.
 
-    A version without a complete configuration is left out; its model stays.
+    A version without a complete configuration is left out; its model stays. One
+    that is about to serve again is called READY, so that a crash costs its clients
+    time and not their requests.
     """
     message = control_pb2.RouteTable(revision=table.revision, ready=table.ready)
     models: dict[str, control_pb2.ModelRoute] = {}
@@ -105,9 +107,10 @@ def routes_to_proto(table: RouteTable) -> control_pb2.RouterUpdate:
         if route.model not in models:
             models[route.model] = message.models.add(name=route.model)
         if route.is_routable:
+            state = ModelState.READY if route.is_returning else route.state
             models[route.model].versions.add(
                 version=route.version,
-                state=_STATES[route.state],
+                state=_STATES[state],
                 reason=route.reason,
                 generation=route.generation,
                 config=ModelConfig.FromString(route.config),

@@ -213,7 +213,8 @@ def test_a_version_without_any_worker_is_unavailable_until_one_returns() -> None
     assert world.state() is UNAVAILABLE
     assert not is_ready(world)
     world.join("w2")
-    assert world.state() is LOADING
+    assert world.route() == (LOADING, "", 1)
+    assert world.reconciler.table.versions[0].is_returning
     world.obey()
     assert world.route() == (READY, "", 1)
     assert is_ready(world)

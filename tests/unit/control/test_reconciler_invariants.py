@@ -137,9 +137,9 @@ class AnythingHappens(RuleBasedStateMachine):
             serving = self.world.reconciler.registry.serving(
                 (route.model, route.version)
             )
-            expected = serving.number if serving else None
-            if route.state is ModelState.READY or expected:
-                assert route.generation == expected
+            assert (route.state is ModelState.READY) == (serving is not None)
+            if serving is not None:
+                assert route.generation == serving.number
 
 
 TestAnythingHappens = AnythingHappens.TestCase

@@ -1,5 +1,7 @@
 """What routers are told of the generations."""
 
+import dataclasses
+
 from protos import control_pb2
 from protos.model_config_pb2 import ModelConfig
 from services.control import wire
@@ -102,6 +104,22 @@ def test_every_state_has_its_word_on_the_wire() -> None:
         (model,) = wire.routes_to_proto(table).routes.models
         word = control_pb2.VersionRoute.State.Name(model.versions[0].state)
         assert word == state.value
+
+
+def test_routers_keep_requests_for_what_has_served_and_is_loaded_again() -> None:
+    loading = generation(4, ModelState.LOADING)
+    again = dataclasses.replace(loading, was_ready=True)
+    states = []
+    for each in (loading, again):
+        routes = routes_of(registry_of(each))
+        assert routes[0].state is ModelState.LOADING  # what the index says
+        table = RouteTable(revision=1, ready=False, versions=routes)
+        (version,) = wire.routes_to_proto(table).routes.models[0].versions
+        states.append((version.state, version.generation))
+    assert states == [
+        (control_pb2.VersionRoute.LOADING, 0),
+        (control_pb2.VersionRoute.READY, 4),
+    ]
 
 
 def test_equal_tables_of_other_revisions_have_nothing_new() -> None:

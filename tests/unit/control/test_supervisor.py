@@ -170,6 +170,31 @@ async def test_a_lost_worker_makes_its_model_unavailable_until_one_comes(
         await router.applies_until("m", READY)
 
 
+async def test_polling_follows_the_repository(tmp_path: Path) -> None:
+    write_model(tmp_path, "a")
+    settings = settings_of(tmp_path, mode=ControlMode.POLL, poll_interval_s=0.0)
+    async with running(Control(settings)) as control:
+        starting = asyncio.create_task(control.catalog.start_up())
+        worker = await control.worker()
+        first = await worker.loads()
+        await starting
+        polling = asyncio.create_task(control.catalog.poll())
+        # Each change happens at once: a folder half written is another story.
+        aside = tmp_path / ".aside"
+        write_model(aside, "b")
+        (aside / "b").rename(tmp_path / "b")
+        assert (await worker.loads()).model_name == "b"
+        (aside / "model.onnx").write_bytes(b"another model")
+        (aside / "model.onnx").replace(tmp_path / "a" / "1" / "model.onnx")
+        assert (await worker.loads()).model_name == "a"
+        assert await worker.unloads() == first.generation
+        (tmp_path / "b").rename(aside / "b")
+        await worker.unloads()
+        reconciler = control.supervisor.reconciler
+        assert reconciler.desired_models() == {"a"}
+        polling.cancel()
+
+
 async def test_a_successor_of_control_leaves_what_serves_alone(tmp_path: Path) -> None:
     write_model(tmp_path, "m")
     store = KeepingStore()
