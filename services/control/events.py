@@ -45,10 +45,12 @@ class WorkerJoined:
     Attributes:
         worker: Who.
         generations: The numbers of what it serves already.
+        predecessors: Workers that are gone, and whose place it takes.
     """
 
     worker: Worker
     generations: frozenset[int] = frozenset()
+    predecessors: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -215,15 +215,18 @@ class Reconciler:
             case WorkerJoined(worker=worker, generations=generations):
                 if not any(self._registry.get(number) for number in generations):
                     self._end_recovery()
+                for predecessor in sorted(event.predecessors):
+                    self._leave(predecessor)
                 self._workers[worker.worker_id] = worker
                 self._join(worker.worker_id, generations)
             case WorkerLeft(worker_id=worker_id):
-                self._workers.pop(worker_id, None)
-                for generation in self._registry:
-                    if worker_id in generation.placed:
-                        self._generations.take_away(
-                            generation, worker_id, remember=True
-                        )
+                self._leave(worker_id)
+
+    def _leave(self, worker_id: str) -> None:
+        self._workers.pop(worker_id, None)
+        for generation in self._registry:
+            if worker_id in generation.placed:
+                self._generations.take_away(generation, worker_id, remember=True)
 
     def _join(self, worker_id: str, numbers: Collection[int]) -> None:
         for generation in self._registry:

@@ -185,7 +185,7 @@ class Supervisor:
             InvalidRequestError: it has no name.
         """
         worker = wire.worker_from_proto(hello)
-        self._give_up_predecessors(worker)
+        predecessors = self._predecessors_of(worker)
         self._inspections.drop(worker.worker_id)
         timer = self._absent.pop(worker.worker_id, None)
         if timer is not None:
@@ -199,7 +199,12 @@ class Supervisor:
         _log.info(
             "a worker joined", worker=worker.worker_id, device=worker.device.value
         )
-        self.tell(WorkerJoined(worker=worker, generations=frozenset(hello.generations)))
+        joined = WorkerJoined(
+            worker=worker,
+            generations=frozenset(hello.generations),
+            predecessors=predecessors,
+        )
+        self.tell(joined)
         return link
 
     def detach_worker(self, link: WorkerLink, *, is_goodbye: bool) -> None:
@@ -230,11 +235,17 @@ class Supervisor:
         elif report.WhichOneof("report") == "inspected":
             self._inspections.take(report.inspected)
 
-    def _give_up_predecessors(self, worker: Worker) -> None:
-        for other in self.reconciler.workers:
-            if other.worker_id in self._absent and worker.replaces(other):
-                self._absent[other.worker_id].cancel()
-                self._lose_worker(other.worker_id)
+    def _predecessors_of(self, worker: Worker) -> frozenset[str]:
+        """Return the absent workers whose place ``worker`` takes; wait no longer."""
+        gone = {
+            other.worker_id
+            for other in self.reconciler.workers
+            if other.worker_id in self._absent and worker.replaces(other)
+        }
+        for worker_id in gone:
+            self._absent.pop(worker_id).cancel()
+            _log.info("a worker was replaced", worker=worker_id)
+        return frozenset(gone)
 
     def _lose_worker(self, worker_id: str) -> None:
         self._absent.pop(worker_id, None)

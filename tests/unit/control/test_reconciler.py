@@ -8,6 +8,7 @@ from services.control.events import (
     LoadEnded,
     ModelDropped,
     ModelRefused,
+    PublishRoutes,
     RecoveryOver,
     Restored,
     RouterJoined,
@@ -218,6 +219,16 @@ def test_a_version_without_any_worker_is_unavailable_until_one_returns() -> None
     world.obey()
     assert world.route() == (READY, "", 1)
     assert is_ready(world)
+
+
+def test_routers_see_no_gap_when_a_successor_takes_the_place_of_a_worker() -> None:
+    world = ready_world("w1")
+    event = WorkerJoined(worker=worker("w2"), predecessors=frozenset({"w1"}))
+    world.step(event)
+    assert world.loads() == [("w2", 1, BOTH)]
+    (published,) = [each for each in world.actions if isinstance(each, PublishRoutes)]
+    assert published.table.versions[0].is_returning
+    assert [each.worker_id for each in world.reconciler.workers] == ["w2"]
 
 
 def test_a_worker_that_dials_again_keeps_what_it_serves() -> None:
