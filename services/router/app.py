@@ -34,6 +34,8 @@ from services.router.reflection import (
     reflection_calls,
 )
 from services.router.reflection import SERVICE_NAME as REFLECTION_SERVICE
+from services.router.rest_infer_call import REST_INFER_METHOD, RestInferDoor
+from services.router.rest_service import RestService, rest_calls
 from services.router.route_table import RouteTable
 from services.router.servicer import InferenceServicer
 from services.router.stream_infer import STREAM_INFER_METHOD, stream_infer_calls
@@ -83,11 +85,13 @@ class RouterApp:
         self._inference = Inference(self._reactor, self._readiness_changed)
         self._pool = ThreadPoolExecutor(_COLD_THREADS, thread_name_prefix="cold")
         self._forwarder = ControlForwarder(settings.control)
+        self._servicer = InferenceServicer(self._inference)
         self._public_health = Health(self._is_serving)
         self._internal_health = Health(lambda service: None if service else True)
         self._public = self._server(self._public_health)
         self._internal = self._server(self._internal_health)
         self._internal.add_method(SERVE_METHOD, self._inference.dispatcher.accept)
+        self._add_rest(self._internal, settings.http_max_input_size)
         self._control = ControlClient(
             settings.control,
             control_pb2.RouterHello(
@@ -122,16 +126,24 @@ class RouterApp:
         server = Server(self._reactor)
         server.add_hot_method(INFER_METHOD, infer_calls(self._inference))
         server.add_method(STREAM_INFER_METHOD, stream_infer_calls(self._inference))
-        methods = {
-            **InferenceServicer(self._inference).methods(),
-            **self._forwarder.methods(),
-        }
+        methods = {**self._servicer.methods(), **self._forwarder.methods()}
         for name, handle in methods.items():
             server.add_method(name, cold_calls(handle, self._pool))
         server.add_method(CHECK_METHOD, health.check)
         server.add_method(WATCH_METHOD, health.watch)
         server.add_method(REFLECTION_METHOD, reflection_calls(_PUBLIC_SERVICES))
         return server
+
+    def _add_rest(self, server: Server, max_input_bytes: int) -> None:
+        door = RestInferDoor(
+            self._inference, self._reactor, self._pool, max_input_bytes
+        )
+        server.add_hot_method(REST_INFER_METHOD, door.accept)
+        service = RestService(
+            self._inference, self._servicer, self._forwarder.methods()
+        )
+        for name, handle in service.methods().items():
+            server.add_method(name, rest_calls(handle, self._pool))
 
     def _is_serving(self, service: str) -> bool | None:
         if not service or service in _PUBLIC_SERVICES:

@@ -5,26 +5,25 @@ and the answer likewise. Small bodies are parsed on the loop's thread, which is
 cheaper than a hop to another; large ones on the pool, so that they delay nobody.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from concurrent.futures import Executor
 from typing import Final
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError
 
-from protos import rest_pb2
 from services.core.completion_queue import (
     NativeCall,
     NativeMetadata,
     Reactor,
     StreamCall,
-    metadata_values,
 )
-from services.core.errors import InvalidRequestError, ServingError
-from services.router import rest_request, rest_response
+from services.core.errors import ServingError
+from services.router import rest_http_body, rest_request, rest_response
 from services.router.inference import Inference
-from services.router.rest_reply import Headers, HttpReply, http_body, rest_status_of
+from services.router.rest_plan import ModelView, ReplyPlan, RestInfer
+from services.router.rest_response import HttpReply
+from services.router.rest_status import rest_status, text_headers
 from services.router.scheduler import Scheduler
 
 REST_INFER_METHOD: Final = "/nereid.rest.RestService/ModelInfer"
@@ -32,8 +31,6 @@ REST_INFER_METHOD: Final = "/nereid.rest.RestService/ModelInfer"
 _log = structlog.get_logger(__name__)
 _INLINE_BYTES: Final = 64 << 10
 _CANCELLED: Final[int] = grpc.StatusCode.CANCELLED.value[0]
-# Content-Length as the client sent it: Envoy drops the header itself.
-_LENGTH_KEY: Final = "x-content-length"
 
 
 class RestInferCall(StreamCall):
@@ -70,56 +67,43 @@ class RestInferCall(StreamCall):
         """Take over a call and read its body."""
         super().__init__(call, method, metadata)
         self._door = door
-        self._headers: Headers = {
-            key: value
-            for key, value in metadata_values(metadata).items()
-            if isinstance(value, str)
-        }
-        self._path: rest_pb2.RestRequest | None = None
+        self._headers = text_headers(metadata)
+        self._path: rest_http_body.RestCall | None = None
         self._chunks: list[bytes] = []
         self._size_bytes = 0
-        self._plan: rest_request.ReplyPlan | None = None
+        self._plan: ReplyPlan | None = None
         self.scheduler: Scheduler | None = None
         self.read()
 
     def received(self, message: bytes) -> None:
         """Take one chunk of the body; the first names the model too."""
         try:
-            request = rest_pb2.RestRequest.FromString(message)
-        except DecodeError:
-            self.refuse(InvalidRequestError("not a RestRequest"))
+            piece = rest_http_body.decode_call(message)
+            self._size_bytes += len(piece.body)
+            rest_request.check_size(self._size_bytes, self._door.max_input_bytes)
+        except ServingError as error:
+            self._chunks.clear()
+            self._reply(error)
             return
         if self._path is None:
-            self._path = rest_pb2.RestRequest(
-                model_name=request.model_name, model_version=request.model_version
-            )
-        chunk = request.body.data
-        self._size_bytes += len(chunk)
-        if self._size_bytes > self._door.max_input_bytes:
-            self.refuse(
-                InvalidRequestError(
-                    f"request body is larger than the {self._door.max_input_bytes} "
-                    "bytes that --http-max-input-size allows"
-                )
-            )
-            return
-        self._chunks.append(chunk)
+            self._path = piece
+        self._chunks.append(piece.body)
         self.read()
 
     def half_closed(self) -> None:
         """Begin, if the whole body has come."""
-        if not self.open:
+        if not self.open or self._path is None:
+            self.finish(_CANCELLED, "the client left before it sent anything")
             return
-        promised = self._headers.get(_LENGTH_KEY, "")
-        if self._path is None or (
-            promised.isdecimal() and int(promised) != self._size_bytes
-        ):
-            self.finish(_CANCELLED, "the client left before its body was complete")
+        try:
+            rest_http_body.check_complete(self._headers, self._size_bytes)
+        except ServingError as error:
+            self._reply(error)
             return
         if self._size_bytes <= _INLINE_BYTES:
-            self._begin(self._parsed())
+            self._begin(self._parsed(self._path))
         else:
-            self._door.pool.submit(self._parse_elsewhere)
+            self._door.pool.submit(self._parse_elsewhere, self._path)
 
     def cancelled(self) -> None:
         """Leave the queue: nobody waits for the answer any more."""
@@ -136,21 +120,16 @@ class RestInferCall(StreamCall):
 
     def fail(self, code: int, details: str) -> None:
         """Answer with an error."""
-        self.finish(*rest_status_of(code, details))
+        self.finish(*rest_status(code, details))
 
-    def refuse(self, error: Exception) -> None:
-        """Answer with the status of ``error``."""
-        self._reply(error)
-
-    def _begin(self, parsed: "rest_request.RestInfer | Exception") -> None:
+    def _begin(self, parsed: RestInfer | Exception) -> None:
         if isinstance(parsed, Exception):
             self._reply(parsed)
             return
         self._plan = parsed.reply
         self._door.inference.submit(self, parsed.request)
 
-    def _parsed(self) -> "rest_request.RestInfer | Exception":
-        path = self._path or rest_pb2.RestRequest()
+    def _parsed(self, path: rest_http_body.RestCall) -> RestInfer | Exception:
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         try:
@@ -166,8 +145,8 @@ class RestInferCall(StreamCall):
         except Exception as error:  # noqa: BLE001 - every error becomes a status
             return error
 
-    def _parse_elsewhere(self) -> None:
-        parsed = self._parsed()
+    def _parse_elsewhere(self, path: rest_http_body.RestCall) -> None:
+        parsed = self._parsed(path)
         self._door.reactor.call_soon_threadsafe(lambda: self._begin(parsed))
 
     def _encode_elsewhere(self, message: bytes) -> None:
@@ -178,10 +157,11 @@ class RestInferCall(StreamCall):
         if isinstance(reply, Exception):
             if not isinstance(reply, ServingError):
                 _log.error("a REST inference failed", exc_info=reply)
-            self.finish(*rest_status_of(reply))
+            self.finish(*rest_status(reply))
             return
-        self.begin(reply.metadata)
-        self.send(http_body(reply))
+        self.begin(reply.headers)
+        for piece in rest_http_body.encode_pieces(reply):
+            self.send(piece)
         self.finish()
 
 
@@ -200,6 +180,20 @@ class RestInferDoor:
         self.reactor = reactor
         self.pool = pool
         self.max_input_bytes = max_input_bytes
+
+    def parse(
+        self, path: rest_http_body.RestCall, body: bytes, headers: Mapping[str, str]
+    ) -> RestInfer:
+        """Read a whole body; on any thread.
+
+        Raises:
+            ServingError: it is no request for a model that is ready.
+        """
+        route = self.inference.table.find(path.model, path.version)
+        view = ModelView(name=path.model, version=path.version, config=route.config)
+        return rest_request.parse_infer(
+            body, headers, view, max_input_bytes=self.max_input_bytes
+        )
 
     def accept(
         self, call: NativeCall, method: str, metadata: NativeMetadata

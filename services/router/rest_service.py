@@ -1,0 +1,160 @@
+"""The REST methods besides inference, as the gateway calls them.
+
+Each is one of the gRPC methods, asked for in HTTP's words and answered in JSON.
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from typing import Final, TypeAlias
+
+import structlog
+
+from protos import inference_pb2 as pb
+from services.core.completion_queue import NativeCall, NativeMetadata, UnaryCall
+from services.core.errors import InvalidRequestError, ServingError
+from services.core.version import VERSION
+from services.router import rest_documents, rest_http_body
+from services.router.cold_call import ColdMethod
+from services.router.inference import Inference
+from services.router.model_metadata import model_metadata
+from services.router.rest_http_body import RestCall
+from services.router.rest_response import HttpReply
+from services.router.rest_status import rest_status
+from services.router.servicer import (
+    EXTENSIONS,
+    SERVER_NAME,
+    SERVICE,
+    InferenceServicer,
+)
+
+REST_SERVICE: Final = "/nereid.rest.RestService/"
+
+RestMethod: TypeAlias = Callable[[RestCall], HttpReply]
+
+_log = structlog.get_logger(__name__)
+
+
+class RestService:
+    """Answers what a path asks for, from the routes or through control."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        servicer: InferenceServicer,
+        forwarded: Mapping[str, ColdMethod],
+    ) -> None:
+        """Answer for ``inference``; ``forwarded`` are control's methods by name."""
+        self._inference = inference
+        self._servicer = servicer
+        self._forwarded = forwarded
+
+    def methods(self) -> Mapping[str, RestMethod]:
+        """Return the methods by their full names."""
+        return {
+            REST_SERVICE + "ServerLive": self.server_live,
+            REST_SERVICE + "ServerReady": self.server_ready,
+            REST_SERVICE + "ServerMetadata": self.server_metadata,
+            REST_SERVICE + "ModelReady": self.model_ready,
+            REST_SERVICE + "ModelMetadata": self.model_metadata,
+            REST_SERVICE + "ModelConfig": self.model_config,
+            REST_SERVICE + "ModelStatistics": self.model_statistics,
+            REST_SERVICE + "RepositoryIndex": self.repository_index,
+        }
+
+    def server_live(self, call: RestCall) -> HttpReply:
+        """Answer that the process is alive: it is, since it answers."""
+        del call
+        return rest_documents.EMPTY_TEXT
+
+    def server_ready(self, call: RestCall) -> HttpReply:
+        """Answer 200 if inferences would be executed, else 400 and why not."""
+        del call
+        if not self._inference.is_ready():
+            raise InvalidRequestError("Server not ready")
+        return rest_documents.EMPTY_TEXT
+
+    def server_metadata(self, call: RestCall) -> HttpReply:
+        """Answer with name, version and extensions."""
+        del call
+        return rest_documents.server_metadata(SERVER_NAME, VERSION, EXTENSIONS)
+
+    def model_ready(self, call: RestCall) -> HttpReply:
+        """Answer 200 if that model would execute an inference, else 400."""
+        if not self._inference.is_model_ready(call.model, call.version):
+            raise InvalidRequestError(rest_documents.NOT_READY)
+        return rest_documents.EMPTY_TEXT
+
+    def model_metadata(self, call: RestCall) -> HttpReply:
+        """Answer with the tensors of a model."""
+        table = self._inference.table
+        route = table.find(call.model, call.version)
+        return rest_documents.model_metadata(model_metadata(table, route))
+
+    def model_config(self, call: RestCall) -> HttpReply:
+        """Answer with the complete configuration of a model."""
+        route = self._inference.table.find(call.model, call.version)
+        return rest_documents.model_config(route.config_message)
+
+    def model_statistics(self, call: RestCall) -> HttpReply:
+        """Answer with what has been counted, of one model or of all."""
+        request = pb.ModelStatisticsRequest(name=call.model, version=call.version)
+        answer = self._servicer.model_statistics(request.SerializeToString())
+        return rest_documents.model_statistics(
+            pb.ModelStatisticsResponse.FromString(answer)
+        )
+
+    def repository_index(self, call: RestCall) -> HttpReply:
+        """Answer with all models there are."""
+        request = rest_documents.read_index_request(call.body, call.repository)
+        forward = self._forwarded[SERVICE + "RepositoryIndex"]
+        answer = forward(request.SerializeToString())
+        return rest_documents.repository_index(
+            pb.RepositoryIndexResponse.FromString(answer)
+        )
+
+
+class RestUnaryCall(UnaryCall):
+    """One call of a REST method, answered on the pool."""
+
+    __slots__ = ("_handle", "_method", "_pool")
+
+    def __init__(
+        self,
+        call: NativeCall,
+        method: str,
+        metadata: NativeMetadata,
+        *,
+        handle: RestMethod,
+        pool: Executor,
+    ) -> None:
+        """Take over a call, to be answered by ``handle``."""
+        self._handle = handle
+        self._pool = pool
+        self._method = method
+        super().__init__(call, method, metadata)
+
+    def received(self, message: bytes) -> None:
+        """Give the request to the pool."""
+        self._pool.submit(self._run, message)
+
+    def _run(self, message: bytes) -> None:
+        try:
+            reply = self._handle(rest_http_body.decode_call(message))
+            self.answer(rest_http_body.encode_reply(reply), reply.headers)
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
+            if not isinstance(error, ServingError):
+                _log.exception("a REST method failed", method=self._method)
+            self.fail(*rest_status(error))
+
+
+def rest_calls(
+    handle: RestMethod, pool: Executor
+) -> Callable[[NativeCall, str, NativeMetadata], RestUnaryCall]:
+    """Return the factory of calls that ``handle`` answers."""
+
+    def accept(
+        call: NativeCall, method: str, metadata: NativeMetadata
+    ) -> RestUnaryCall:
+        return RestUnaryCall(call, method, metadata, handle=handle, pool=pool)
+
+    return accept
