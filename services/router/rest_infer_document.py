@@ -57,7 +57,7 @@ class InferDocument:
         binary_by_default = False
         inputs = rest_json.array(rest_json.member(document, "inputs"), "inputs")
         if request_id is not None:
-            head.id = rest_parameters.unicode_name(rest_json.string(request_id, "id"))
+            head.id = rest_json.string(request_id, "id")
         if parameters is not None:
             binary_by_default = rest_parameters.read_request_parameters(
                 rest_json.record(parameters, "parameters"), head.parameters
@@ -244,9 +244,7 @@ def _shared_memory_head(
 def _input_tensor(name: str, datatype: DataType, shape: Sequence[int]) -> InputTensor:
     if any(dim > rest_json.MAX_INT64 for dim in shape):
         raise InternalError("Unable to parse 'shape': a dimension exceeds 2^63 - 1")
-    return InputTensor(
-        name=rest_parameters.unicode_name(name), datatype=datatype.value, shape=shape
-    )
+    return InputTensor(name=name, datatype=datatype.value, shape=shape)
 
 
 def _serialized(tensor: InputTensor) -> bytes:

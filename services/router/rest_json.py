@@ -159,10 +159,24 @@ def string(value: object, key: str) -> str:
 
     Raises:
         InternalError: it is not.
+        InvalidRequestError: its bytes are no UTF-8, which only BYTES may be.
     """
     if isinstance(value, str):
-        return value
+        return value if value.isascii() else unicode_text(value)
     raise mismatch(key, "string")
+
+
+def unicode_text(text: str) -> str:
+    """Return ``text`` if it is one; protobuf and gRPC carry no other bytes.
+
+    Raises:
+        InvalidRequestError: it came as bytes that are not UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError("names and parameters must be UTF-8") from None
+    return text
 
 
 def array(value: object, key: str) -> Sequence[object]:

@@ -49,7 +49,7 @@ def read_request_parameters(
             rest_json.unsigned(value, name)
         elif name in _BOOLEAN:
             rest_json.boolean(value, name)
-        set_parameter(target[_unicode(name)], name, value)
+        set_parameter(target[rest_json.unicode_text(name)], name, value)
     return is_binary
 
 
@@ -62,7 +62,7 @@ def set_parameter(parameter: pb.InferParameter, name: str, value: object) -> Non
     if isinstance(value, bool):
         parameter.bool_param = value
     elif isinstance(value, str):
-        parameter.string_param = _unicode(value)
+        parameter.string_param = rest_json.unicode_text(value)
     elif isinstance(value, float):
         parameter.double_param = value
     elif isinstance(value, int) and _MIN_INT64 <= value <= rest_json.MAX_INT64:
@@ -75,24 +75,6 @@ def set_parameter(parameter: pb.InferParameter, name: str, value: object) -> Non
             "or 'string'."
         )
         raise InvalidRequestError(message)
-
-
-def _unicode(text: str) -> str:
-    """Return ``text`` if protobuf can hold it.
-
-    Raises:
-        InvalidRequestError: it came as bytes that are not UTF-8.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequestError("names and parameters must be UTF-8") from None
-    return text
-
-
-def unicode_name(text: str) -> str:
-    """Return a name from JSON if protobuf can hold it; as parameters."""
-    return text if text.isascii() else _unicode(text)
 
 
 def json_parameters(

@@ -5,7 +5,6 @@ or nested. FP16 and BF16 have no JSON form; BYTES are strings.
 """
 
 import json
-import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,6 +107,8 @@ def raw_bytes(
             f"the binary data format for input {tensor_name}"
         )
         raise InvalidRequestError(message)
+    item_size = 4 if numbers is None else struct.calcsize(numbers.code)
+    _check_size(item_size * element_count, tensor_name, max_bytes)
     elements = rest_json.array(data, "data")
     types = set(map(type, elements))
     if list in types:
@@ -122,8 +123,6 @@ def raw_bytes(
         )
         raise InternalError(message)
     _check_count(len(elements), element_count)
-    size = struct.calcsize(numbers.code) * element_count
-    _check_size(size, tensor_name, max_bytes)
     try:
         return struct.pack(f"<{element_count}{numbers.code}", *elements)
     except (struct.error, OverflowError):
@@ -218,8 +217,3 @@ def _json_strings(raw: bytes | memoryview) -> JsonElements:
         strings = [element.decode(errors="surrogateescape") for element in elements]
         text = json.dumps(strings, ensure_ascii=False, separators=(",", ":"))
         return orjson.Fragment(text.encode(errors="surrogateescape"))
-
-
-def element_count(shape: Sequence[int]) -> int:
-    """Return the number of elements of a tensor; unbounded, as Python's integers."""
-    return math.prod(shape)
