@@ -28,6 +28,12 @@ from services.worker.device import (
 
 _EXIT_TIMEOUT_S: Final = 30.0
 
+# Every stream has a thread that polls its own connection. Under epoll one thread
+# polls for all and wakes the one concerned, and the others in turn. With five
+# idle instances beside a busy one (`simple`, concurrency 1 / 8 / 32, a busy
+# machine): 271 / 87 / 45 us of CPU a request with epoll, 193 / 72 / 41 with poll.
+_POLL_STRATEGY: Final = "poll"
+
 _log = structlog.get_logger(__name__)
 
 
@@ -58,6 +64,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     os.environ["CUDA_VISIBLE_DEVICES"] = visible
     prepare_grpc()
+    os.environ.setdefault("GRPC_POLL_STRATEGY", _POLL_STRATEGY)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stopping.set())

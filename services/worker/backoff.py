@@ -15,6 +15,11 @@ class Backoff:
         """Begin with the shortest delay."""
         self._next_s = FIRST_DELAY_S
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing has failed since the beginning or the last success."""
+        return self._next_s == FIRST_DELAY_S
+
     def after_failure(self) -> float:
         """Return the seconds to wait after a failure."""
         delay_s = self._next_s

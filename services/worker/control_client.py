@@ -23,6 +23,9 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
+    # Every dial is a new attempt; without it the library's own backoff, which
+    # grows to two minutes, answers in place of a control that is back.
+    ("grpc.use_local_subchannel_pool", 1),
 )
 _END: Final = None
 
@@ -118,8 +121,10 @@ class ControlClient:
         self._device = device
         self._loader = loader
         self._reports = reports
+        self._target = target
+        self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._channel = grpc.insecure_channel(target, options=_OPTIONS)
+        self._channel: grpc.Channel | None = None
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> None:
@@ -130,30 +135,44 @@ class ControlClient:
         """Leave control and return when no further order can come."""
         self._stopping.set()
         self._reports.close()
-        self._channel.close()
+        with self._lock:
+            if self._channel is not None:
+                self._channel.close()
         self._thread.join()
 
     def _run(self) -> None:
         backoff = Backoff()
-        while not self._stopping.is_set():
-            try:
-                self._attend(backoff)
-            except (grpc.RpcError, ValueError) as error:
-                # A channel that stop has closed raises ValueError.
-                if not self._stopping.is_set():
-                    _log.warning("no stream to control", error=_reason(error))
-            finally:
-                self._reports.close()
+        while (channel := self._dial()) is not None:
+            with channel:
+                self._attend(channel, backoff)
+            self._reports.close()
             self._stopping.wait(backoff.after_failure())
 
-    def _attend(self, backoff: Backoff) -> None:
+    def _dial(self) -> grpc.Channel | None:
+        """Return a new channel; None once we leave."""
+        with self._lock:
+            if self._stopping.is_set():
+                return None
+            self._channel = grpc.insecure_channel(self._target, options=_OPTIONS)
+            return self._channel
+
+    def _attend(self, channel: grpc.Channel, backoff: Backoff) -> None:
         """Obey one stream's commands until it ends."""
-        stub = control_pb2_grpc.WorkerControlStub(self._channel)
+        stub = control_pb2_grpc.WorkerControlStub(channel)
         hello = self._make_hello(self._loader.generations())
-        for command in stub.Attach(self._reports.open(hello)):
-            backoff.reset()
-            self._obey(command)
-        _log.warning("control ended the stream")
+        try:
+            for command in stub.Attach(self._reports.open(hello)):
+                backoff.reset()
+                self._obey(command)
+            reason = "control ended the stream"
+        except (grpc.RpcError, ValueError) as error:
+            # A channel that stop has closed raises ValueError.
+            reason = _reason(error)
+        if self._stopping.is_set():
+            return
+        # Said once for each loss, and for each dial to who wants to know.
+        say = _log.warning if backoff.is_fresh else _log.debug
+        say("no stream to control", reason=reason)
 
     def _obey(self, command: control_pb2.WorkerCommand) -> None:
         match command.WhichOneof("command"):

@@ -25,7 +25,10 @@ class ClientStream:
 
     def __init__(self, target: str, method: str, metadata: Metadata = ()) -> None:
         """Dial ``target`` and open ``/package.Service/Method``; never blocks."""
-        options = (*UNLIMITED_MESSAGES, ("grpc.enable_retries", 0))
+        # A connection of its own: streams shared one, and with it the library's
+        # growing backoff, which outlives the stream that failed.
+        own_connection = ("grpc.use_local_subchannel_pool", 1)
+        options = (*UNLIMITED_MESSAGES, ("grpc.enable_retries", 0), own_connection)
         self._channel = cygrpc.Channel(target.encode(), options, None)
         start = (
             ((cygrpc.SendInitialMetadataOperation(tuple(metadata), 0),), self._sent),

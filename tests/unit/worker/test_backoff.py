@@ -11,7 +11,14 @@ def test_delays_double_up_to_two_seconds() -> None:
 
 def test_success_begins_anew() -> None:
     backoff = Backoff()
+    assert backoff.is_fresh
     backoff.after_failure()
     backoff.after_failure()
     backoff.reset()
     assert backoff.after_failure() == 0.1
+
+
+def test_a_failure_is_remembered_until_the_next_success() -> None:
+    backoff = Backoff()
+    backoff.after_failure()
+    assert not backoff.is_fresh
