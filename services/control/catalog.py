@@ -22,7 +22,8 @@ from services.control.preparation import (
     written_config,
 )
 from services.control.repository import DUPLICATE, ModelFolder, Survey
-from services.control.supervisor import Capability, Supervisor
+from services.control.supervisor import Supervisor
+from services.control.worker_links import Capability
 from services.core.errors import (
     ConfigError,
     InternalError,

@@ -3,8 +3,7 @@
 import asyncio
 import itertools
 
-from protos import control_pb2
-from protos.model_config_pb2 import ModelConfig
+from services.control.commands import FileInspected, InspectFile
 from services.core.errors import BackendError
 
 
@@ -21,32 +20,29 @@ class Inspections:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._open: dict[int, tuple[str, asyncio.Future[ModelConfig]]] = {}
+        self._open: dict[int, tuple[str, asyncio.Future[bytes]]] = {}
         self._numbers = itertools.count(1)
 
     def ask(
-        self, worker_id: str, backend: str, directory: str, config: ModelConfig
-    ) -> tuple[control_pb2.WorkerCommand, asyncio.Future[ModelConfig]]:
-        """Return the command for the worker, and its answer to be.
+        self, worker_id: str, backend: str, directory: str, config: bytes
+    ) -> tuple[InspectFile, asyncio.Future[bytes]]:
+        """Return the order for the worker, and the configuration it will find.
 
         The answer raises InspectionFailedError if the file cannot be read, and
         WorkerGoneError if the worker leaves first.
         """
         number = next(self._numbers)
-        answer: asyncio.Future[ModelConfig] = asyncio.Future()
+        answer: asyncio.Future[bytes] = asyncio.Future()
         self._open[number] = (worker_id, answer)
         answer.add_done_callback(lambda _: self._open.pop(number, None))
-        order = control_pb2.InspectModel(
-            inspection=number,
-            backend=backend,
-            version_directory=directory,
-            config=config,
+        order = InspectFile(
+            number=number, backend=backend, directory=directory, config=config
         )
-        return control_pb2.WorkerCommand(inspect=order), answer
+        return order, answer
 
-    def take(self, answer: control_pb2.ModelInspected) -> None:
+    def take(self, answer: FileInspected) -> None:
         """Give a worker's answer to whoever asked; nobody may be waiting."""
-        _, future = self._open.get(answer.inspection, ("", None))
+        _, future = self._open.get(answer.number, ("", None))
         if future is None or future.done():
             return
         if answer.error:

@@ -31,10 +31,8 @@ class NoVersionError(ConfigError):
 class Fleet(Protocol):
     """The workers, as far as preparing needs them."""
 
-    async def inspect(
-        self, *, backend: str, directory: str, config: ModelConfig
-    ) -> ModelConfig:
-        """Have a worker say what a model file declares."""
+    async def inspect(self, *, backend: str, directory: str, config: bytes) -> bytes:
+        """Have a worker say what a model file declares; serialized ModelConfigs."""
         ...
 
     async def known_workers(self) -> tuple[Worker, ...]:
@@ -159,19 +157,21 @@ def _has_version(folder: ModelFolder, written: ConfigText) -> bool:
 async def _inspect(
     folder: ModelFolder,
     draft: Draft,
-    inspect: Callable[..., Awaitable[ModelConfig]],
+    inspect: Callable[..., Awaitable[bytes]],
     refusals: dict[int, str],
 ) -> ModelConfig | None:
     """Ask about the newest version that can be read; note those that cannot."""
     for version in reversed(draft.versions):
         try:
-            return await inspect(
+            found = await inspect(
                 backend=draft.backend,
                 directory=folder.version_directory(version),
-                config=draft.config,
+                config=draft.config.SerializeToString(),
             )
         except InspectionFailedError as error:
             refusals[version] = str(error)
+        else:
+            return ModelConfig.FromString(found)
     return None
 
 

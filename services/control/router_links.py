@@ -3,19 +3,16 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from protos import control_pb2
-from services.core.errors import InvalidRequestError
+from services.control.route_table import RouteTable
 
 
 @dataclass(slots=True, eq=False)
 class RouterLink:
-    """One router's stream: what is put into ``updates`` is sent to it."""
+    """One router's stream: what is put into ``tables`` is sent to it."""
 
     router_id: str
     endpoint: str
-    updates: asyncio.Queue[control_pb2.RouterUpdate] = field(
-        default_factory=asyncio.Queue
-    )
+    tables: asyncio.Queue[RouteTable] = field(default_factory=asyncio.Queue)
 
 
 class RouterLinks:
@@ -39,15 +36,7 @@ class RouterLinks:
         self._endpoints[endpoint] = endpoint
 
     def attach(self, router_id: str, endpoint: str) -> RouterLink:
-        """Take in a router, for the first time or again.
-
-        Raises:
-            InvalidRequestError: name or endpoint is missing.
-        """
-        if not (router_id and endpoint):
-            raise InvalidRequestError(
-                "a router must say its router_id and its worker_endpoint"
-            )
+        """Take in a router, for the first time or again."""
         link = RouterLink(router_id=router_id, endpoint=endpoint)
         self._links[router_id] = link
         self._endpoints = {

@@ -7,6 +7,7 @@ from typing import Any, Never
 import grpc
 
 from protos import control_pb2, control_pb2_grpc
+from services.control import wire
 from services.control.events import RoutesApplied
 from services.control.router_links import RouterLink
 from services.control.supervisor import Supervisor
@@ -29,7 +30,13 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
         first = await anext(request_iterator, None)
         if first is None or first.WhichOneof("report") != "hello":
             raise InvalidRequestError("a router's first report must be its hello")
-        link = self._supervisor.attach_router(first.hello)
+        if not (first.hello.router_id and first.hello.worker_endpoint):
+            raise InvalidRequestError(
+                "a router must say its router_id and its worker_endpoint"
+            )
+        link = self._supervisor.attach_router(
+            first.hello.router_id, first.hello.worker_endpoint
+        )
         try:
             async with asyncio.TaskGroup() as tasks:
                 sending = tasks.create_task(_send(link, context))
@@ -49,4 +56,4 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
 
 async def _send(link: RouterLink, context: grpc.aio.ServicerContext[Any, Any]) -> Never:
     while True:
-        await context.write(await link.updates.get())
+        await context.write(wire.routes_to_proto(await link.tables.get()))

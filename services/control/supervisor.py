@@ -6,14 +6,11 @@ state is consistent.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import structlog
 
-from protos import control_pb2
-from protos.model_config_pb2 import ModelConfig
-from services.control import wire
+from services.control.commands import FileInspected, ServeRouters
 from services.control.events import (
     Action,
     Event,
@@ -31,23 +28,15 @@ from services.control.events import (
 )
 from services.control.inspections import Inspections, WorkerGoneError
 from services.control.load_durations import LoadDurations
-from services.control.model_registry import (
-    DeviceKind,
-    VersionKey,
-    VersionSpec,
-    Worker,
-)
+from services.control.model_registry import VersionKey, VersionSpec, Worker
 from services.control.reconciler import Reconciler
 from services.control.router_links import RouterLink, RouterLinks
 from services.control.snapshot import Snapshot, snapshot_of
 from services.control.store import Store
+from services.control.worker_links import Capability, WorkerLink, WorkerLinks
 from services.core.clock import Clock
-from services.core.errors import ConfigError
 
 _log = structlog.get_logger(__name__)
-
-Capability: TypeAlias = tuple[str, DeviceKind, int]
-"""A backend on a device, by the device's kind and index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +56,6 @@ class Grace:
     router_s: float = 5.0
     acknowledgement_s: float = 10.0
     recovery_s: float = 5.0
-
-
-@dataclass(slots=True, eq=False)
-class WorkerLink:
-    """One worker's stream: what is put into ``commands`` is sent to it."""
-
-    worker: Worker
-    commands: asyncio.Queue[control_pb2.WorkerCommand] = field(
-        default_factory=asyncio.Queue
-    )
 
 
 class Supervisor:
@@ -103,18 +82,17 @@ class Supervisor:
         self._store = store
         self._saved = Snapshot()
         self._grace = grace or Grace()
-        self._workers: dict[str, WorkerLink] = {}
+        self._workers = WorkerLinks()
         self._absent: dict[str, asyncio.TimerHandle] = {}
         self._routers = RouterLinks()
         self._inspections = Inspections()
         self._load_failures: dict[VersionKey, tuple[VersionSpec, str]] = {}
-        self._capabilities: frozenset[Capability] = frozenset()
         self._changed = asyncio.Event()
 
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What workers have ever offered; it only grows."""
-        return self._capabilities
+        return self._workers.capabilities
 
     @property
     def router_count(self) -> int:
@@ -175,34 +153,29 @@ class Supervisor:
         self, known: frozenset[Capability]
     ) -> frozenset[Capability]:
         """Wait for a worker that offers more than is ``known``; return it all."""
-        await self.until(lambda: bool(self._capabilities - known))
-        return self._capabilities
+        await self.until(lambda: bool(self._workers.capabilities - known))
+        return self._workers.capabilities
 
-    def attach_worker(self, hello: control_pb2.WorkerHello) -> WorkerLink:
+    def attach_worker(self, worker: Worker, generations: frozenset[int]) -> WorkerLink:
         """Take in a worker's stream, its first or another one.
 
-        Raises:
-            InvalidRequestError: it has no name.
+        Args:
+            worker: Who.
+            generations: What it serves already.
         """
-        worker = wire.worker_from_proto(hello)
         predecessors = self._predecessors_of(worker)
         self._inspections.drop(worker.worker_id)
         timer = self._absent.pop(worker.worker_id, None)
         if timer is not None:
             timer.cancel()
-        link = WorkerLink(worker=worker)
-        self._workers[worker.worker_id] = link
-        self._capabilities |= {
-            (backend, worker.device, worker.device_index) for backend in worker.backends
-        }
-        self._send_routers(link)
+        link = self._workers.attach(worker)
+        if endpoints := self._routers.endpoints():
+            link.orders.put_nowait(ServeRouters(endpoints=endpoints))
         _log.info(
             "a worker joined", worker=worker.worker_id, device=worker.device.value
         )
         joined = WorkerJoined(
-            worker=worker,
-            generations=frozenset(hello.generations),
-            predecessors=predecessors,
+            worker=worker, generations=generations, predecessors=predecessors
         )
         self.tell(joined)
         return link
@@ -214,10 +187,9 @@ class Supervisor:
             link: From ``attach_worker``.
             is_goodbye: The worker ended it itself, and will not come back.
         """
+        if not self._workers.detach(link):
+            return
         worker_id = link.worker.worker_id
-        if self._workers.get(worker_id) is not link:
-            return  # it has dialled again already
-        del self._workers[worker_id]
         self._inspections.drop(worker_id)
         if is_goodbye:
             self._lose_worker(worker_id)
@@ -227,13 +199,9 @@ class Supervisor:
             )
             self._notice()
 
-    def take_report(self, link: WorkerLink, report: control_pb2.WorkerReport) -> None:
-        """Take in what a worker says."""
-        event = wire.report_from_proto(link.worker.worker_id, report)
-        if event is not None:
-            self.tell(event)
-        elif report.WhichOneof("report") == "inspected":
-            self._inspections.take(report.inspected)
+    def take_inspection(self, answer: FileInspected) -> None:
+        """Take in what a worker says of a model file."""
+        self._inspections.take(answer)
 
     def _predecessors_of(self, worker: Worker) -> frozenset[str]:
         """Return the absent workers whose place ``worker`` takes; wait no longer."""
@@ -252,55 +220,48 @@ class Supervisor:
         _log.info("a worker left", worker=worker_id)
         self.tell(WorkerLeft(worker_id=worker_id))
 
-    async def inspect(
-        self, *, backend: str, directory: str, config: ModelConfig
-    ) -> ModelConfig:
+    async def inspect(self, *, backend: str, directory: str, config: bytes) -> bytes:
         """Have a worker say what a model file declares; waits for a worker.
 
         Args:
             backend: Only a worker that can import it is asked.
             directory: ``<repository>/<model>/<version>``.
-            config: What is known so far.
+            config: A serialized ``inference.ModelConfig``, as far as it is known.
+
+        Returns:
+            Another one, with the tensors that the file declares.
 
         Raises:
             ConfigError: no worker has the backend.
             InspectionFailedError: the worker cannot read the file.
         """
         while True:
-            await self.until(lambda: bool(self._workers))
-            link = self._worker_with(backend)
-            command, answer = self._inspections.ask(
+            await self.until(lambda: len(self._workers) > 0)
+            link = self._workers.with_backend(backend)
+            order, answer = self._inspections.ask(
                 link.worker.worker_id, backend, directory, config
             )
-            link.commands.put_nowait(command)
+            link.orders.put_nowait(order)
             try:
                 return await answer
             except WorkerGoneError:
                 continue
 
-    def _worker_with(self, backend: str) -> WorkerLink:
-        for _, link in sorted(self._workers.items()):
-            if backend in link.worker.backends:
-                return link
-        raise ConfigError(
-            f"unable to find backend library for backend '{backend}', try specifying"
-            " runtime on the model configuration."
-        )
-
     # ------------------------------------------------------------ routers
 
-    def attach_router(self, hello: control_pb2.RouterHello) -> RouterLink:
+    def attach_router(self, router_id: str, endpoint: str) -> RouterLink:
         """Take in a router's stream, its first or another one.
 
-        Raises:
-            InvalidRequestError: it does not say who and where it is.
+        Args:
+            router_id: Who.
+            endpoint: Where workers reach it.
         """
-        link = self._routers.attach(hello.router_id, hello.worker_endpoint)
-        _log.info("a router joined", router=link.router_id, endpoint=link.endpoint)
+        link = self._routers.attach(router_id, endpoint)
+        _log.info("a router joined", router=router_id, endpoint=endpoint)
         if not self.reconciler.is_recovering:
-            link.updates.put_nowait(wire.routes_to_proto(self.reconciler.table))
-        self.tell(RouterJoined(router_id=link.router_id))
-        self._send_routers_to_all()
+            link.tables.put_nowait(self.reconciler.table)
+        self.tell(RouterJoined(router_id=router_id))
+        self._send_routers()
         return link
 
     def detach_router(self, link: RouterLink) -> None:
@@ -313,49 +274,41 @@ class Supervisor:
 
     def _forget_endpoint(self, owner: str) -> None:
         if self._routers.forget(owner):
-            self._send_routers_to_all()
+            self._send_routers()
             self._save()
 
-    def _send_routers_to_all(self) -> None:
-        for link in self._workers.values():
-            self._send_routers(link)
-
-    def _send_routers(self, link: WorkerLink) -> None:
-        """Tell a worker of all routers; that there are none is not worth telling."""
+    def _send_routers(self) -> None:
+        """Tell workers of all routers; that there are none is not worth telling."""
         if endpoints := self._routers.endpoints():
-            link.commands.put_nowait(wire.routers_to_proto(endpoints))
+            self._workers.order_all(ServeRouters(endpoints=endpoints))
 
     # ------------------------------------------------------------ actions
 
     def _execute(self, action: Action) -> None:
         match action:
-            case LoadInstances(worker_id=worker_id):
+            case LoadInstances():
                 self.load_durations.begin(action.spec.key)
-                self._command(worker_id, wire.load_to_proto(action))
-            case UnloadInstances(worker_id=worker_id, generation=generation):
-                self._command(worker_id, wire.unload_to_proto(generation))
+                self._workers.order(action.worker_id, action)
+            case UnloadInstances():
+                self._workers.order(action.worker_id, action)
             case PublishRoutes(table=table):
-                update = wire.routes_to_proto(table)
                 for link in self._routers.links():
-                    link.updates.put_nowait(update)
+                    link.tables.put_nowait(table)
                 overdue = RoutersOverdue(revision=table.revision)
                 self._later(self._grace.acknowledgement_s, self.tell, overdue)
-            case LoadEnded(spec=spec, reason=reason):
-                self.load_durations.end(spec.key, is_success=not reason)
-                name = f"{spec.model}/{spec.version}"
-                self._load_failures.pop(spec.key, None)
-                if reason:
-                    self._load_failures[spec.key] = (spec, reason)
-                    _log.error("failed to load a model", model=name, reason=reason)
-                else:
-                    _log.info("a model is ready", model=name)
+            case LoadEnded():
+                self._end_load(action)
 
-    def _command(self, worker_id: str, command: control_pb2.WorkerCommand) -> None:
-        # To one who is absent nothing is said: what it missed is made good when
-        # it dials again.
-        link = self._workers.get(worker_id)
-        if link is not None:
-            link.commands.put_nowait(command)
+    def _end_load(self, ended: LoadEnded) -> None:
+        key = ended.spec.key
+        self.load_durations.end(key, is_success=not ended.reason)
+        self._load_failures.pop(key, None)
+        name = f"{ended.spec.model}/{ended.spec.version}"
+        if ended.reason:
+            self._load_failures[key] = (ended.spec, ended.reason)
+            _log.error("failed to load a model", model=name, reason=ended.reason)
+        else:
+            _log.info("a model is ready", model=name)
 
     def _save(self) -> None:
         if self.reconciler.is_recovering:

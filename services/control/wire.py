@@ -4,11 +4,18 @@ from typing import Final
 
 from protos import control_pb2
 from protos.model_config_pb2 import ModelConfig
+from services.control.commands import (
+    FileInspected,
+    InspectFile,
+    ServeRouters,
+    WorkerOrder,
+)
 from services.control.events import (
     InstancesFailed,
     InstancesLoaded,
     InstancesUnloaded,
     LoadInstances,
+    UnloadInstances,
 )
 from services.control.model_registry import DeviceKind, Worker
 from services.control.route_table import RouteTable
@@ -47,8 +54,8 @@ def worker_from_proto(hello: control_pb2.WorkerHello) -> Worker:
 
 def report_from_proto(
     worker_id: str, report: control_pb2.WorkerReport
-) -> InstancesLoaded | InstancesFailed | InstancesUnloaded | None:
-    """Return what a worker says of a generation; None if it says nothing of one."""
+) -> InstancesLoaded | InstancesFailed | InstancesUnloaded | FileInspected | None:
+    """Return what a worker says; None for what this release does not know."""
     match report.WhichOneof("report"):
         case "loaded":
             number = report.loaded.generation
@@ -62,13 +69,39 @@ def report_from_proto(
         case "unloaded":
             number = report.unloaded.generation
             return InstancesUnloaded(worker_id=worker_id, generation=number)
+        case "inspected":
+            return FileInspected(
+                number=report.inspected.inspection,
+                found=report.inspected.found.SerializeToString(),
+                error=report.inspected.error,
+            )
         case _:
             return None
 
 
-def load_to_proto(order: LoadInstances) -> control_pb2.WorkerCommand:
-    """Return the command to load instances."""
-    load = control_pb2.LoadModel(
+def order_to_proto(order: WorkerOrder) -> control_pb2.WorkerCommand:
+    """Return an order as workers get it."""
+    match order:
+        case LoadInstances():
+            return control_pb2.WorkerCommand(load=_load_to_proto(order))
+        case UnloadInstances(generation=generation):
+            unload = control_pb2.UnloadModel(generation=generation)
+            return control_pb2.WorkerCommand(unload=unload)
+        case ServeRouters(endpoints=endpoints):
+            routers = control_pb2.Routers(endpoints=endpoints)
+            return control_pb2.WorkerCommand(routers=routers)
+        case InspectFile():
+            inspect = control_pb2.InspectModel(
+                inspection=order.number,
+                backend=order.backend,
+                version_directory=order.directory,
+                config=ModelConfig.FromString(order.config),
+            )
+            return control_pb2.WorkerCommand(inspect=inspect)
+
+
+def _load_to_proto(order: LoadInstances) -> control_pb2.LoadModel:
+    return control_pb2.LoadModel(
         generation=order.generation,
         model_name=order.spec.model,
         model_version=order.spec.version,
@@ -79,19 +112,6 @@ def load_to_proto(order: LoadInstances) -> control_pb2.WorkerCommand:
             for each in order.instances
         ],
     )
-    return control_pb2.WorkerCommand(load=load)
-
-
-def unload_to_proto(generation: int) -> control_pb2.WorkerCommand:
-    """Return the command to unload."""
-    unload = control_pb2.UnloadModel(generation=generation)
-    return control_pb2.WorkerCommand(unload=unload)
-
-
-def routers_to_proto(endpoints: tuple[str, ...]) -> control_pb2.WorkerCommand:
-    """Return the command to serve these routers and no others."""
-    routers = control_pb2.Routers(endpoints=endpoints)
-    return control_pb2.WorkerCommand(routers=routers)
 
 
 def routes_to_proto(table: RouteTable) -> control_pb2.RouterUpdate:

@@ -7,7 +7,10 @@ from typing import Any, Final, Never
 import grpc
 
 from protos import control_pb2, control_pb2_grpc
-from services.control.supervisor import Supervisor, WorkerLink
+from services.control import wire
+from services.control.commands import FileInspected
+from services.control.supervisor import Supervisor
+from services.control.worker_links import WorkerLink
 from services.core.errors import InvalidRequestError
 
 # A stream whose connection broke looks like one that was closed, until the
@@ -31,20 +34,29 @@ class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
         first = await anext(request_iterator, None)
         if first is None or first.WhichOneof("report") != "hello":
             raise InvalidRequestError("a worker's first report must be its hello")
-        link = self._supervisor.attach_worker(first.hello)
+        link = self._supervisor.attach_worker(
+            wire.worker_from_proto(first.hello), frozenset(first.hello.generations)
+        )
         is_goodbye = False
         try:
             async with asyncio.TaskGroup() as tasks:
                 sending = tasks.create_task(_send(link, context))
                 async for report in request_iterator:
-                    self._supervisor.take_report(link, report)
+                    self._take(link, report)
                 await asyncio.sleep(_CANCELLATION_LAG_S)
                 is_goodbye = True
                 sending.cancel()
         finally:
             self._supervisor.detach_worker(link, is_goodbye=is_goodbye)
 
+    def _take(self, link: WorkerLink, report: control_pb2.WorkerReport) -> None:
+        event = wire.report_from_proto(link.worker.worker_id, report)
+        if isinstance(event, FileInspected):
+            self._supervisor.take_inspection(event)
+        elif event is not None:
+            self._supervisor.tell(event)
+
 
 async def _send(link: WorkerLink, context: grpc.aio.ServicerContext[Any, Any]) -> Never:
     while True:
-        await context.write(await link.commands.get())
+        await context.write(wire.order_to_proto(await link.orders.get()))
