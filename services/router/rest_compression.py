@@ -19,6 +19,10 @@ _BARE_WINDOW: Final = -15
 _FASTEST: Final = 1
 
 
+class DamagedBodyError(InvalidRequestError):
+    """A compressed body that cannot be read to its end."""
+
+
 def decompressed(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
     """Return what ``body`` was before the client compressed it.
 
@@ -29,7 +33,8 @@ def decompressed(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
 
     Raises:
         UnsupportedError: another encoding.
-        InvalidRequestError: damaged, cut off, or too much came out.
+        DamagedBodyError: damaged or cut off.
+        InvalidRequestError: too much came out.
     """
     encoding = content_encoding.strip().lower()
     if encoding in ("", IDENTITY):
@@ -39,6 +44,7 @@ def decompressed(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
     if encoding == DEFLATE:
         window = _ZLIB_WINDOW if _is_zlib(body) else _BARE_WINDOW
         out, rest = _inflated(body, window, max_bytes)
+        _check_size(len(out), max_bytes)
         if rest:
             raise _damaged()
         return out
@@ -48,31 +54,38 @@ def decompressed(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
 def _gunzipped(body: bytes, max_bytes: int) -> bytes:
     """Return the members of a gzip file, joined."""
     parts: list[bytes] = []
-    room, rest = max_bytes, body
+    size, rest = 0, body
     while True:
-        out, rest = _inflated(rest, _GZIP_WINDOW, room)
+        out, rest = _inflated(rest, _GZIP_WINDOW, max_bytes - size)
         parts.append(out)
-        room -= len(out)
+        size += len(out)
+        _check_size(size, max_bytes)
         if not rest:
             return b"".join(parts)
 
 
 def _inflated(body: bytes, window: int, max_bytes: int) -> tuple[bytes, bytes]:
-    """Return one stream's content and what follows the stream."""
+    """Return one stream's content and what follows the stream.
+
+    Of a content that is too long, the first ``max_bytes`` + 1 are returned.
+    """
     stream = zlib.decompressobj(window)
     try:
         out = stream.decompress(body, max_bytes + 1)
     except zlib.error:
         raise _damaged() from None
-    if len(out) > max_bytes:
+    if not stream.eof and len(out) <= max_bytes:
+        raise _damaged()
+    return out, stream.unused_data
+
+
+def _check_size(size_bytes: int, max_bytes: int) -> None:
+    if size_bytes > max_bytes:
         message = (
             f"the decompressed request body has more than the {max_bytes} bytes that "
             "--http-max-input-size allows"
         )
         raise InvalidRequestError(message)
-    if not stream.eof:
-        raise _damaged()
-    return out, stream.unused_data
 
 
 def _is_zlib(body: bytes) -> bool:
@@ -81,8 +94,8 @@ def _is_zlib(body: bytes) -> bool:
     return len(body) > 1 and body[0] & 0x0F == 8 and header % 31 == 0  # noqa: PLR2004
 
 
-def _damaged() -> InvalidRequestError:
-    return InvalidRequestError("failed to decompress the request body")
+def _damaged() -> DamagedBodyError:
+    return DamagedBodyError("failed to decompress the request body")
 
 
 def chosen_encoding(accept_encoding: str) -> str:

@@ -64,9 +64,7 @@ def parse_infer(
         )
         raise UnsupportedError(message)
     check_size(len(body), max_input_bytes)
-    encoding = headers.get("content-encoding")
-    if encoding:
-        body = rest_compression.decompressed(body, encoding, max_input_bytes)
+    body = _decompressed(body, headers, model.config, max_input_bytes)
     accepted = headers.get("accept-encoding")
     chosen = rest_compression.chosen_encoding(accepted) if accepted else ""
     length = _header_length(headers, body, model.config)
@@ -91,6 +89,20 @@ def check_size(size_bytes: int, max_input_bytes: int) -> None:
             "--http-max-input-size allows"
         )
         raise InvalidRequestError(message)
+
+
+def _decompressed(
+    body: bytes, headers: Mapping[str, str], config: ModelConfig, max_bytes: int
+) -> bytes:
+    encoding = headers.get("content-encoding")
+    if not encoding:
+        return body
+    try:
+        return rest_compression.decompressed(body, encoding, max_bytes)
+    except rest_compression.DamagedBodyError:
+        # Triton goes on without a body, and complains of all but some models.
+        _raw_input(config)
+        raise
 
 
 def _header_length(headers: Mapping[str, str], body: bytes, config: ModelConfig) -> int:
@@ -168,5 +180,5 @@ def _deduced_dims(declared: ModelInput, size_bytes: int) -> tuple[int, ...]:
     """Return the dims with the variable one filled in; admission checks the size."""
     item = declared.datatype.byte_size or 1
     fixed = math.prod(dim for dim in declared.dims if dim >= 0)
-    variable = size_bytes // (item * fixed) if fixed else 0
+    variable = size_bytes // (item * fixed)
     return tuple(variable if dim < 0 else dim for dim in declared.dims)
