@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator
@@ -79,7 +80,8 @@ def _serve(settings: StackSettings) -> int:
             redis_url=redis_url,
         )
         if needs_gateway(settings):
-            gateway.write_config(settings, places)
+            config = gateway.write_config(settings, places)
+            places = dataclasses.replace(places, envoy_config=config)
         stages = plan(settings, places, devices.choose(settings.devices, os.environ))
         return asyncio.run(
             run_in_foreground(

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -21,96 +22,131 @@ class Child:
     """A process in a session of its own, so that Ctrl-C reaches only its parent.
 
     It is started by the main thread, because the kernel reports the death of the
-    thread that forked, not of the process, to a child that asked for it.
+    thread that forked, not of the process, to a child that asked for it. Not
+    asyncio's subprocess: its ``wait`` returns only when the pipe is closed, too,
+    and what a crashed process leaves running may hold it open for ever.
     """
 
     def __init__(
         self, spec: ProcessSpec, *, environment: Mapping[str, str], sink: Sink
     ) -> None:
         self.spec = spec
-        self.last_lines: deque[bytes] = deque(maxlen=KEPT_LINES)
         self._environment = environment
         self._sink = sink
-        self._process: asyncio.subprocess.Process | None = None
+        self._last_lines: deque[bytes] = deque(maxlen=KEPT_LINES)
+        self._life: _Life | None = None
 
-    async def start(self) -> None:
-        """Start the process.
+    def start(self) -> None:
+        """Start the process, again if it has ended.
 
         Raises:
             OSError: there is no such program, or no room for it.
         """
-        self.last_lines.clear()
-        self._process = await asyncio.create_subprocess_exec(
-            *self.spec.argv,
-            env={**self._environment, **self.spec.environment},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self._last_lines.clear()
+        environment = {**self._environment, **self.spec.environment}
+        self._life = _Life(self.spec.argv, environment, self._take)
 
     async def wait(self) -> int:
-        """Hand its output on until it ends, then end what it left in its session.
+        """Wait until it ends, then end what it left in its session.
 
         Returns:
             Its exit status, or -N if signal N killed it.
         """
-        process = self._started()
-        pump = asyncio.create_task(self._pump(process.stdout))
-        status = await process.wait()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.wait({pump}, timeout=LAST_WORDS_S)
-        pump.cancel()
-        return status
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process was started and has not ended."""
-        return self._process is not None and self._process.returncode is None
+        return await self._started().wait()
 
     def terminate(self) -> None:
         """Ask it to end."""
-        self._signal(signal.SIGTERM)
+        self._started().send(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it, with everything that it started in its session."""
-        self._signal(signal.SIGKILL)
+        self._started().kill()
 
     @property
-    def last_line(self) -> str:
-        """The last that it wrote in this life; empty if nothing."""
-        line = self.last_lines[-1] if self.last_lines else b""
-        return line.decode(errors="replace").rstrip()
+    def last_words(self) -> str:
+        """The last lines that it wrote in this life; empty if none."""
+        return b"".join(self._last_lines).decode(errors="replace")
 
-    async def _pump(self, stream: asyncio.StreamReader | None) -> None:
-        """Pass whole lines on, so that two processes' lines never mix."""
-        if stream is None:
-            return
-        rest = b""
-        while chunk := await stream.read(CHUNK_BYTES):
-            lines = (rest + chunk).splitlines(keepends=True)
-            complete = lines[-1].endswith(b"\n") or len(lines[-1]) > CHUNK_BYTES
-            rest = b"" if complete else lines.pop()
-            self._pass_on(lines)
-        self._pass_on([rest + b"\n"] if rest else [])
-
-    def _pass_on(self, lines: list[bytes]) -> None:
-        self.last_lines.extend(lines)
+    def _take(self, lines: list[bytes]) -> None:
+        self._last_lines.extend(lines)
         if not self.spec.is_quiet:
             self._sink(b"".join(lines))
 
-    def _signal(self, number: signal.Signals) -> None:
-        process = self._started()
-        if process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            if number is signal.SIGKILL:
-                os.killpg(process.pid, number)
-            else:
-                process.send_signal(number)
-
-    def _started(self) -> asyncio.subprocess.Process:
-        if self._process is None:
+    def _started(self) -> "_Life":
+        if self._life is None:
             raise RuntimeError(f"{self.spec.name} was never started")
-        return self._process
+        return self._life
+
+
+class _Life:
+    """One run of a process, from its start to its end."""
+
+    def __init__(
+        self,
+        argv: tuple[str, ...],
+        environment: Mapping[str, str],
+        take: Callable[[list[bytes]], None],
+    ) -> None:
+        self._take = take
+        self._rest = b""
+        self._ended = asyncio.Event()
+        self._fell_silent = asyncio.Event()
+        self._output, written_to = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=written_to,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._output)
+            raise
+        finally:
+            os.close(written_to)
+        # A pidfd becomes readable when its process ends.
+        self._handle = os.pidfd_open(self._process.pid)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._handle, self._ended.set)
+        loop.add_reader(self._output, self._read)
+
+    async def wait(self) -> int:
+        """Wait for the end, and close what this life held open."""
+        loop = asyncio.get_running_loop()
+        await self._ended.wait()
+        loop.remove_reader(self._handle)
+        os.close(self._handle)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        status = self._process.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._fell_silent.wait()
+        loop.remove_reader(self._output)
+        os.close(self._output)
+        return status
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; an ended process does not mind."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill its whole session, unless it has ended."""
+        if not self._ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _read(self) -> None:
+        """Pass whole lines on, so that two processes' lines never mix."""
+        chunk = os.read(self._output, CHUNK_BYTES)
+        if not chunk:
+            asyncio.get_running_loop().remove_reader(self._output)
+            self._take([self._rest + b"\n"] if self._rest else [])
+            self._fell_silent.set()
+            return
+        lines = (self._rest + chunk).splitlines(keepends=True)
+        complete = lines[-1].endswith(b"\n") or len(lines[-1]) > CHUNK_BYTES
+        self._rest = b"" if complete else lines.pop()
+        self._take(lines)

@@ -35,7 +35,6 @@ def _refusal(door: Door) -> str:
                 # As servers do, or a port in TIME_WAIT would look taken.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
-                probe.listen(1)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return (

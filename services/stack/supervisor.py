@@ -1,6 +1,7 @@
 """Keeps the processes of one stack alive: starts, restarts and stops them."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -39,15 +40,24 @@ class Supervisor:
         environment: Mapping[str, str],
         sink: Sink,
         progress: Callable[[str], None],
+        restart_delay_ns: Callable[..., int] = next_delay_ns,
     ) -> None:
-        """Args: what children inherit; where output and news of the start go."""
+        """Make a supervisor of no process yet.
+
+        Args:
+            environment: What the processes inherit.
+            sink: Gets their output.
+            progress: Gets the news of the start, a sentence each.
+            restart_delay_ns: How long to wait before a restart.
+        """
+        self._restart_delay_ns = restart_delay_ns
         self._environment = environment
         self._sink = sink
         self._progress = progress
         self._children: dict[str, Child] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._settled = False
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self, stage: Sequence[ProcessSpec]) -> None:
@@ -58,7 +68,7 @@ class Supervisor:
         """
         for spec in stage:
             child = Child(spec, environment=self._environment, sink=self._sink)
-            await child.start()
+            child.start()
             self._children[spec.name] = child
             self._keepers[spec.name] = asyncio.create_task(self._keep(child))
         await self.unless_one_ends(self._until_all_ready(stage))
@@ -85,7 +95,7 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Stop all processes in order, each within its time, or else kill it."""
-        self._stopping = True
+        self._stopping.set()
         for group in _groups(stop_order(tuple(self._children))):
             for name in group:
                 self._children[name].terminate()
@@ -95,7 +105,7 @@ class Supervisor:
 
     def kill(self) -> None:
         """End all processes at once; ``stop`` then returns soon."""
-        self._stopping = True
+        self._stopping.set()
         for child in self._children.values():
             child.kill()
 
@@ -115,8 +125,6 @@ class Supervisor:
 
     async def _until_ended(self, name: str) -> None:
         child, keeper = self._children[name], self._keepers[name]
-        if not child.is_running:
-            keeper.cancel()  # it is waiting for the next start
         _, running = await asyncio.wait({keeper}, timeout=child.spec.stop_grace_s)
         if running:
             log.warning("killing a process that did not end in time", process=name)
@@ -129,35 +137,37 @@ class Supervisor:
         while True:
             began_ns = time.monotonic_ns()
             status = await child.wait()
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             if not self._settled:
                 self._fail(child, status)
                 return
-            delay_ns = next_delay_ns(delay_ns, lived_ns=time.monotonic_ns() - began_ns)
+            lived_ns = time.monotonic_ns() - began_ns
+            delay_ns = self._restart_delay_ns(delay_ns, lived_ns=lived_ns)
             log.warning(
                 "a process ended and is started again",
                 process=child.spec.name,
                 status=status,
                 delay_ms=delay_ns // 1_000_000,
-                last_line=child.last_line,
+                last_words=child.last_words,
             )
             await self._restart(child, delay_ns)
 
     async def _restart(self, child: Child, delay_ns: int) -> None:
         """Start a process that ended; if that fails, its old status stands."""
-        await asyncio.sleep(delay_ns / NS_PER_S)
-        if self._stopping:
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_ns / NS_PER_S):
+                await self._stopping.wait()
+                return
         try:
-            await child.start()
+            child.start()
         except OSError as error:
             log.warning("cannot start", process=child.spec.name, reason=str(error))
 
     def _fail(self, child: Child, status: int) -> None:
         if self._failure.done():
             return
-        lines = b"".join(child.last_lines).decode(errors="replace")
+        lines = child.last_words
         self._failure.set_exception(
             ProcessEndedError(
                 f"{child.spec.name} {_ending(status)} during the start; "

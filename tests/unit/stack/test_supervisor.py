@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from services.stack.plan import ProcessSpec, RedisPing
+from services.stack.restart import next_delay_ns
 from services.stack.supervisor import ProcessEndedError, Supervisor
 
 # Writes its number, then waits to be stopped.
@@ -36,8 +37,12 @@ class Lines:
             await self._grown.wait()
 
     def pids(self) -> list[int]:
-        words = self.text.split()
-        return [int(words[i + 1]) for i, word in enumerate(words) if word == "pid"]
+        return pids_in(self.text)
+
+
+def pids_in(text: str) -> list[int]:
+    words = text.split()
+    return [int(words[i + 1]) for i, word in enumerate(words) if word == "pid"]
 
 
 def spec(name: str, code: str, **changes: object) -> ProcessSpec:
@@ -46,18 +51,22 @@ def spec(name: str, code: str, **changes: object) -> ProcessSpec:
 
 
 @asynccontextmanager
-async def supervised() -> AsyncIterator[tuple[Supervisor, Lines]]:
+async def supervised(
+    restart_delay_ns: Callable[..., int] = next_delay_ns,
+) -> AsyncIterator[tuple[Supervisor, Lines]]:
     lines = Lines()
-    supervisor = Supervisor(environment=os.environ, sink=lines, progress=lines_of([]))
+    news: list[str] = []
+    supervisor = Supervisor(
+        environment=os.environ,
+        sink=lines,
+        progress=news.append,
+        restart_delay_ns=restart_delay_ns,
+    )
     async with asyncio.timeout(20):
         try:
             yield supervisor, lines
         finally:
             await supervisor.stop()
-
-
-def lines_of(news: list[str]) -> Callable[[str], None]:
-    return news.append
 
 
 def has_ended(pid: int) -> bool:
@@ -130,10 +139,28 @@ async def test_after_the_start_what_ends_is_started_again() -> None:
 
 
 async def test_a_process_waiting_for_its_restart_does_not_hold_up_the_stop() -> None:
-    async with supervised() as (supervisor, lines):
+    def an_hour(_previous_ns: int, *, lived_ns: int) -> int:
+        return 3600 * 10**9 + lived_ns
+
+    async with supervised(restart_delay_ns=an_hour) as (supervisor, lines):
         supervisor.settle()
-        await supervisor.start([spec("worker cpu", DIES, stop_grace_s=60)])
+        await supervisor.start([spec("worker cpu", DIES, stop_grace_s=3600)])
         await lines.until(lambda text: "giving up" in text)
+
+
+async def test_what_a_crashed_process_leaves_in_its_session_is_ended() -> None:
+    parent = (
+        "import os, subprocess, sys;"
+        f"child = subprocess.Popen([sys.executable, '-c', {LIVES!r}]);"
+        "print('pid', child.pid, flush=True);"
+        "os._exit(1)"
+    )
+    async with supervised() as (supervisor, _):
+        with pytest.raises(ProcessEndedError) as failed:
+            await supervisor.start(
+                [spec("worker cpu", parent, ready=RedisPing(path="/nowhere"))]
+            )
+    assert all(has_ended(pid) for pid in pids_in(str(failed.value)))
 
 
 async def test_a_process_takes_its_own_children_along() -> None:
