@@ -30,7 +30,7 @@ from services.router.health import SERVICE_NAME as HEALTH_SERVICE
 from services.router.infer_call import INFER_METHOD, infer_calls
 from services.router.inference import Inference
 from services.router.reflection import (
-    REFLECTION_METHOD,
+    REFLECTION_METHODS,
     reflection_calls,
 )
 from services.router.reflection import SERVICE_NAME as REFLECTION_SERVICE
@@ -131,7 +131,8 @@ class RouterApp:
             server.add_method(name, cold_calls(handle, self._pool))
         server.add_method(CHECK_METHOD, health.check)
         server.add_method(WATCH_METHOD, health.watch)
-        server.add_method(REFLECTION_METHOD, reflection_calls(_PUBLIC_SERVICES))
+        for name in REFLECTION_METHODS:
+            server.add_method(name, reflection_calls(_PUBLIC_SERVICES))
         return server
 
     def _add_rest(self, server: Server, max_input_bytes: int) -> None:

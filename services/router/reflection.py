@@ -1,4 +1,4 @@
-"""Server reflection (v1alpha) on the completion queue: grpcurl needs no schema.
+"""Server reflection on the completion queue: grpcurl needs no schema.
 
 The answers are grpcio-reflection's; only the transport is ours.
 """
@@ -17,7 +17,11 @@ from services.core.completion_queue import (
 )
 
 SERVICE_NAME: Final[str] = reflection.SERVICE_NAME
-REFLECTION_METHOD: Final = f"/{SERVICE_NAME}/ServerReflectionInfo"
+# The same messages under both names: newer clients ask for v1 first.
+REFLECTION_METHODS: Final = (
+    f"/{SERVICE_NAME}/ServerReflectionInfo",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+)
 _INVALID_ARGUMENT: Final[int] = grpc.StatusCode.INVALID_ARGUMENT.value[0]
 
 
