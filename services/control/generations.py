@@ -234,7 +234,7 @@ class Generations:
         for generation in self.registry:
             if generation.state is ModelState.UNLOADING and not generation.placed:
                 self.registry.advance(generation, ModelEvent.DRAINED, reason=UNLOADED)
-        for key in self.registry.versions():
+        for key in self.registry.contested():
             *older, _ = self.registry.of(key)
             for generation in older:
                 if generation.state is ModelState.UNAVAILABLE:

@@ -1,6 +1,5 @@
 """Which instances of a generation live nowhere, and where they can."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -60,10 +59,8 @@ def missing_places(
     Raises:
         ConfigError: some instances have no place on any of ``workers``.
     """
-    load = Counter[str]()
-    for other in registry:
-        if other.number != generation.number:
-            load.update({each: len(at) for each, at in other.placed.items()})
+    load = registry.load()
+    load.subtract({each: len(at) for each, at in generation.placed.items()})
     wanted = place(generation.spec, workers, load)
     names = {each.name for instances in wanted.values() for each in instances}
     missing = names - generation.instance_names

@@ -6,6 +6,7 @@ generation, and only by the table of ``services.core.lifecycle``.
 
 import dataclasses
 import enum
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -179,11 +180,13 @@ class Generation:
         )
 
 
-@dataclass(slots=True)
 class ModelRegistry:
-    """All generations there are, by number."""
+    """All generations there are, by number and by version."""
 
-    _generations: dict[int, Generation] = field(default_factory=dict)
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._generations: dict[int, Generation] = {}
+        self._by_version: dict[VersionKey, dict[int, Generation]] = {}
 
     def __iter__(self) -> Iterator[Generation]:
         """Yield the generations, oldest first, as they were at the call."""
@@ -195,12 +198,17 @@ class ModelRegistry:
 
     def put(self, generation: Generation) -> Generation:
         """Keep ``generation`` in the place of the one with its number."""
-        self._generations[generation.number] = generation
+        number, key = generation.number, generation.spec.key
+        self._generations[number] = generation
+        self._by_version.setdefault(key, {})[number] = generation
         return generation
 
     def remove(self, number: int) -> None:
         """Forget a generation."""
-        del self._generations[number]
+        key = self._generations.pop(number).spec.key
+        del self._by_version[key][number]
+        if not self._by_version[key]:
+            del self._by_version[key]
 
     def advance(
         self,
@@ -228,16 +236,30 @@ class ModelRegistry:
 
     def of(self, key: VersionKey) -> list[Generation]:
         """Return the generations of a version, oldest first."""
-        return [each for each in self if each.spec.key == key]
+        return sorted(self._by_version.get(key, {}).values(), key=_number)
 
     def serving(self, key: VersionKey) -> Generation | None:
         """Return the one generation of a version that is READY, if any."""
-        ready = [each for each in self.of(key) if each.state is ModelState.READY]
-        return ready[-1] if ready else None
+        for generation in self._by_version.get(key, {}).values():
+            if generation.state is ModelState.READY:
+                return generation
+        return None
 
     def versions(self) -> list[VersionKey]:
         """Return the versions that have generations, by name and number."""
-        return sorted({each.spec.key for each in self._generations.values()})
+        return sorted(self._by_version)
+
+    def contested(self) -> list[VersionKey]:
+        """Return the versions that have more than one generation."""
+        return [key for key, each in self._by_version.items() if len(each) > 1]
+
+    def load(self) -> Counter[str]:
+        """Return how many instances each worker has."""
+        load = Counter[str]()
+        for generation in self._generations.values():
+            for worker_id, instances in generation.placed.items():
+                load[worker_id] += len(instances)
+        return load
 
 
 def _number(generation: Generation) -> int:

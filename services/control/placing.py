@@ -1,5 +1,6 @@
 """The placement rule, for specs as the reconciler has them."""
 
+import functools
 from collections.abc import Mapping, Sequence
 
 from protos.model_config_pb2 import ModelConfig as ModelConfigMessage
@@ -21,7 +22,7 @@ def place_version(
     placed = place(
         model=spec.model,
         backend=spec.backend,
-        groups=_groups(spec),
+        groups=_groups(spec.config),
         workers=workers,
         load=load,
     )
@@ -30,5 +31,6 @@ def place_version(
     return placed.instances
 
 
-def _groups(spec: VersionSpec) -> tuple[InstanceGroup, ...]:
-    return from_proto(ModelConfigMessage.FromString(spec.config)).instance_groups
+@functools.lru_cache(maxsize=1024)
+def _groups(config: bytes) -> tuple[InstanceGroup, ...]:
+    return from_proto(ModelConfigMessage.FromString(config)).instance_groups

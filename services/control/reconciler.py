@@ -78,6 +78,8 @@ class Reconciler:
         self._awaited: dict[VersionKey, bool] = {}
         self._is_recovering = False
         self._is_start_up_over = False
+        # Versions that may not be as they should.
+        self._unsettled: set[VersionKey] = set()
         self._table = RouteTable(revision=first_number, ready=False)
 
     @property
@@ -133,11 +135,25 @@ class Reconciler:
     def step(self, event: Event) -> tuple[Action, ...]:
         """Take in one event and return what to do, in order."""
         self._apply(event)
+        self._unsettled |= self._touched_by(event)
         self._converge()
         self._generations.prune()
         published = self._publish()
         self._generations.retire(self._table.revision, self.have_applied)
         return (*published, *self._generations.take_actions())
+
+    def _touched_by(self, event: Event) -> set[VersionKey]:
+        """Return the versions that are to be looked at after ``event``."""
+        match event:
+            case InstancesLoaded() | InstancesFailed() | InstancesUnloaded():
+                generation = self._registry.get(event.generation)
+                return {generation.spec.key} if generation else set()
+            case ModelDesired(specs=specs):
+                return {spec.key for spec in specs}
+            case RouterJoined() | RouterLeft() | RoutesApplied() | RoutersOverdue():
+                return set()
+            case _:
+                return set(self._desired)
 
     def _apply(self, event: Event) -> None:
         match event:
@@ -293,18 +309,23 @@ class Reconciler:
         return found[-1] if found else None
 
     def _converge(self) -> None:
-        """Bring every desired version nearer to READY."""
-        for key in sorted(self._desired):
-            generation = self._matching(key)
-            if generation is None:
-                generation = self._generations.create(self._desired[key])
-            if generation.is_failed:
-                self._fall_back(generation)
-                continue
-            if key not in self._awaited:
-                generation = self._place_missing(generation)
-            if self._generations.promote(generation):
-                self._awaited.pop(key, None)
+        """Bring every unsettled version that is desired nearer to READY."""
+        while self._unsettled:
+            unsettled, self._unsettled = self._unsettled, set()
+            for key in sorted(unsettled & self._desired.keys()):
+                self._settle(key)
+
+    def _settle(self, key: VersionKey) -> None:
+        generation = self._matching(key)
+        if generation is None:
+            generation = self._generations.create(self._desired[key])
+        if generation.is_failed:
+            self._fall_back(generation)
+            return
+        if key not in self._awaited:
+            generation = self._place_missing(generation)
+        if self._generations.promote(generation):
+            self._awaited.pop(key, None)
 
     def _fail(
         self, generation: Generation, reason: str, *, lacks_device: bool = False
@@ -319,6 +340,7 @@ class Reconciler:
         if serving is not None:
             self._registry.remove(failed.number)
             self._desired[failed.spec.key] = serving.spec
+            self._unsettled.add(failed.spec.key)
 
     def _place_missing(self, generation: Generation) -> Generation:
         suitable = [

@@ -1,18 +1,54 @@
 """The routers: their streams, and where workers reach them."""
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
+from typing import Final
 
 from services.control.route_table import RouteTable
+
+# Until a router has applied a table it gets no other, so that a hundred changes at
+# once do not cost it a hundred tables. One that does not answer gets it all the same.
+PATIENCE_S: Final = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class RouterLink:
-    """One router's stream: what is put into ``tables`` is sent to it."""
+    """One router's stream, and the newest table, which replaces all before it."""
 
     router_id: str
     endpoint: str
-    tables: asyncio.Queue[RouteTable] = field(default_factory=asyncio.Queue)
+    _newest: RouteTable | None = None
+    _sent_revision: int = 0
+    _is_waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_applied: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """Begin with a router that has nothing to apply."""
+        self._is_applied.set()
+
+    def offer(self, table: RouteTable) -> None:
+        """Have ``table`` sent as soon as the router can take it."""
+        self._newest = table
+        self._is_waiting.set()
+
+    def note_applied(self, revision: int) -> None:
+        """Note that the router works by the table of ``revision``."""
+        if revision >= self._sent_revision:
+            self._is_applied.set()
+
+    async def next_table(self) -> RouteTable:
+        """Wait until there is a table that the router should get now."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await self._is_applied.wait()
+        while self._newest is None:
+            self._is_waiting.clear()
+            await self._is_waiting.wait()
+        table, self._newest = self._newest, None
+        self._sent_revision = table.revision
+        self._is_applied.clear()
+        return table
 
 
 class RouterLinks:

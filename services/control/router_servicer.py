@@ -49,6 +49,7 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
     def _take(self, link: RouterLink, report: control_pb2.RouterReport) -> None:
         if report.WhichOneof("report") == "applied":
             revision = report.applied.revision
+            link.note_applied(revision)
             self._supervisor.tell(
                 RoutesApplied(router_id=link.router_id, revision=revision)
             )
@@ -56,4 +57,4 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
 
 async def _send(link: RouterLink, context: grpc.aio.ServicerContext[Any, Any]) -> Never:
     while True:
-        await context.write(wire.routes_to_proto(await link.tables.get()))
+        await context.write(wire.routes_to_proto(await link.next_table()))

@@ -259,7 +259,7 @@ class Supervisor:
         link = self._routers.attach(router_id, endpoint)
         _log.info("a router joined", router=router_id, endpoint=endpoint)
         if not self.reconciler.is_recovering:
-            link.tables.put_nowait(self.reconciler.table)
+            link.offer(self.reconciler.table)
         self.tell(RouterJoined(router_id=router_id))
         self._send_routers()
         return link
@@ -293,7 +293,7 @@ class Supervisor:
                 self._workers.order(action.worker_id, action)
             case PublishRoutes(table=table):
                 for link in self._routers.links():
-                    link.tables.put_nowait(table)
+                    link.offer(table)
                 overdue = RoutersOverdue(revision=table.revision)
                 self._later(self._grace.acknowledgement_s, self.tell, overdue)
             case LoadEnded():

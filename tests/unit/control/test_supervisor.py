@@ -44,8 +44,8 @@ async def test_a_model_of_the_repository_becomes_ready_on_a_worker(
         route = await router.applies_until("m", READY)
         assert route.generation == order.generation
         assert route.config == order.config
-        table = await router.applies()
-        assert table.ready
+        late = await control.router("late")
+        assert (await late.applies()).ready
         assert await control.index() == [("m", "1", "READY", "")]
 
 
