@@ -22,7 +22,7 @@ Stages = Sequence[Sequence[ProcessSpec]]
 
 POLL_S: Final = 0.1
 # A failure must last so long to be believed: a model may be placed anew.
-FAILURE_SETTLES_S: Final = 1.0
+FAILURE_SETTLES_S: Final = 2.0
 NEWS_EVERY_S: Final = 5.0
 # How long the gateway may take to notice that the router is ready.
 GATEWAY_S: Final = 15.0
@@ -105,7 +105,8 @@ async def _until_models_are_up(settings: StackSettings, places: Places) -> None:
 
 async def _settled_verdict(places: Places) -> Verdict:
     """Poll control and the router until the start is decided either way."""
-    failed_since, next_news = 0.0, time.monotonic() + NEWS_EVERY_S
+    failed_since = time.monotonic()
+    next_news = failed_since + NEWS_EVERY_S
     while True:
         entries = await asyncio.to_thread(repository_index, places.control_target)
         now = time.monotonic()
@@ -141,8 +142,10 @@ def _listen_for_signals(supervisor: Supervisor) -> asyncio.Event:
 
 
 def _welcome(settings: StackSettings) -> str:
-    doors = "".join(f"\n  {door.name:<8} {url_of(door)}" for door in settings.doors)
-    return f"ready{doors}"
+    shown = {door.name: url_of(door) for door in settings.doors}
+    if settings.grpc:
+        shown["gRPC"] = shown["gRPC"].removeprefix("http://")
+    return "ready" + "".join(f"\n  {name:<8} {url}" for name, url in shown.items())
 
 
 def _say(text: str) -> None:

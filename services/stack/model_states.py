@@ -7,6 +7,8 @@ from typing import Final
 LOADING: Final = "LOADING"
 UNAVAILABLE: Final = "UNAVAILABLE"
 UNLOADED: Final = "unloaded"
+# Control's words for a version that it knows from its store: its worker is starting.
+AWAITS_WORKER: Final = "no worker has it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +52,15 @@ def judge(entries: Iterable[ModelEntry]) -> Verdict:
     """Sort the rows; one that nobody asked for, or was unloaded, counts nowhere."""
     asked_for = [entry for entry in entries if entry.state]
     return Verdict(
-        loading=tuple(e for e in asked_for if e.state == LOADING),
+        loading=tuple(e for e in asked_for if _is_on_its_way(e)),
         failed=tuple(
-            e for e in asked_for if e.state == UNAVAILABLE and e.reason != UNLOADED
+            e
+            for e in asked_for
+            if e.state == UNAVAILABLE and e.reason != UNLOADED and not _is_on_its_way(e)
         ),
         ready=tuple(e for e in asked_for if e.state == "READY"),
     )
+
+
+def _is_on_its_way(entry: ModelEntry) -> bool:
+    return entry.state == LOADING or entry.reason.startswith(AWAITS_WORKER)

@@ -127,6 +127,15 @@ def test_ctrl_c_ends_all_processes_in_order(simple: Path) -> None:
     assert stack.output.endswith("nereid: stopped\n")
 
 
+def test_a_stack_comes_back_on_the_data_of_the_one_before(
+    simple: Path, tmp_path: Path
+) -> None:
+    state = f"--state-dir={tmp_path / 'state'}"
+    for _ in range(2):
+        with running_stack(simple, state) as stack:
+            assert_right(infer_grpc(stack))
+
+
 def test_a_killed_parent_leaves_no_orphan(simple: Path) -> None:
     with running_stack(simple) as stack:
         processes = stack.processes()

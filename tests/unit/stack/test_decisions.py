@@ -64,8 +64,14 @@ def test_models_are_sorted_by_what_can_still_come_of_them() -> None:
     ready = ModelEntry(name="c", version="2", state="READY")
     unloaded = ModelEntry(name="d", version="1", state="UNAVAILABLE", reason="unloaded")
     never_asked_for = ModelEntry(name="e")
-    verdict = judge([loading, failed, ready, unloaded, never_asked_for])
-    assert (verdict.loading, verdict.failed) == ((loading,), (failed,))
+    restored = ModelEntry(
+        name="f",
+        version="1",
+        state="UNAVAILABLE",
+        reason="no worker has it: the last one that served it is gone",
+    )
+    verdict = judge([loading, failed, ready, unloaded, never_asked_for, restored])
+    assert (verdict.loading, verdict.failed) == ((loading, restored), (failed,))
     assert verdict.ready == (ready,)
 
 
