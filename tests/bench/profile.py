@@ -15,6 +15,17 @@ PACKAGE: Final = "py-spy==0.4.3"
 SAMPLES_A_SECOND: Final = 200
 SHOWN: Final = 25
 END_S: Final = 60.0
+# Where threads wait: py-spy cannot tell that from work when it looks at native frames.
+WAITING: Final = (
+    "Condition.wait (",
+    "_worker (concurrent/futures/",
+    "ControlClient._outgoing (",
+    "_run_channel_spin_thread.",
+    "_consume_request_iterator.",
+    "syscall (libc",
+    "epoll_wait (libc",
+    "poll (libc",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +78,19 @@ def is_python(frame: str) -> bool:
     return frame.rpartition("(")[2].partition(":")[0].rstrip(")").endswith(".py")
 
 
+def is_waiting(frames: list[str]) -> bool:
+    """Tell a thread that waits by its innermost frames."""
+    innermost = (frames[-1], _innermost_python(frames))
+    return any(frame.startswith(WAITING) for frame in innermost)
+
+
 def _shares(stacks: str, key: Callable[[list[str]], str]) -> list[Share]:
     counted: Counter[str] = Counter()
     for line in stacks.splitlines():
         path, _, count = line.rpartition(" ")
-        counted[key(path.split(";"))] += int(count)
+        frames = path.split(";")
+        if not is_waiting(frames):
+            counted[key(frames)] += int(count)
     total = counted.total()
     return [
         Share(frame=frame, share=count / total)

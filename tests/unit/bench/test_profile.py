@@ -22,6 +22,20 @@ def test_native_leaves_are_the_innermost_frames() -> None:
     ]
 
 
+def test_threads_that_wait_do_not_count() -> None:
+    stacks = (
+        "run (a.py);Condition.wait (threading.py:331);0x1 (libc.so.6) 7\n"
+        "run (a.py);poll (c.so);syscall (libc.so.6) 7\n"
+        "run (a.py);poll (c.so);epoll_wait (libc.so.6) 7\n"
+        "run (a.py);poll (c.so);sendmsg (libc.so.6) 3\n"
+        "run (a.py);sum_up (b.py) 1\n"
+    )
+    assert profile.native_leaves(stacks) == [
+        Share(frame="sendmsg (libc.so.6)", share=0.75),
+        Share(frame="sum_up (b.py)", share=0.25),
+    ]
+
+
 def test_functions_without_a_symbol_are_one_for_each_library() -> None:
     assert profile.native_leaves("a (b.py);0x1f (c.so) 3\n0x2e (c.so) 1\n") == [
         Share(frame="(no symbol) (c.so)", share=1.0)
