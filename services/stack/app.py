@@ -62,6 +62,7 @@ def _serve(settings: StackSettings) -> int:
     redis_url = os.environ.get("REDIS_URL", "")
     state = directories.state_directory(settings.state_directory, os.environ)
     environment = {
+        "GRPC_VERBOSITY": "ERROR",  # else gRPC tells of every stream that ends
         **os.environ,
         **settings.log.to_environment(),
         **parent_death.environment_for_child(),

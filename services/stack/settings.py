@@ -148,12 +148,13 @@ def _control_flags(values: Values) -> tuple[str, ...]:
         raise UsageError(
             "--load-model can only be used with --model-control-mode=explicit"
         )
-    flags = [f"--model-control-mode={mode}"]
+    # It is the stack that ends on an error, with a word on every model.
+    flags = [f"--model-control-mode={mode}", "--exit-on-error=false"]
     for name in ("load-model", "backend-config"):
         flags += [f"--{name}={value}" for value in values.get(name, ())]
-    for name in ("exit-on-error", "strict-readiness"):
-        if name in values:
-            flags.append(f"--{name}={str(values[name][-1]).lower()}")
+    if "strict-readiness" in values:
+        strict = bool(values["strict-readiness"][-1])
+        flags.append(f"--strict-readiness={str(strict).lower()}")
     if _last(values, "disable-auto-complete-config", default=False):
         flags.append("--disable-auto-complete-config")
     seconds = _integer_or_none(values, "repository-poll-secs")

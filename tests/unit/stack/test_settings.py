@@ -17,7 +17,10 @@ def test_the_defaults_are_tritons() -> None:
     assert (grpc.port, metrics.port) == (8001, 8002)
     assert settings().exit_on_error
     assert settings().exit_timeout_s == 30
-    assert settings().control_flags == ("--model-control-mode=none",)
+    assert settings().control_flags == (
+        "--model-control-mode=none",
+        "--exit-on-error=false",
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,10 +58,10 @@ def test_control_gets_its_flags_in_its_own_spelling() -> None:
     )
     assert given.control_flags == (
         "--model-control-mode=explicit",
+        "--exit-on-error=false",
         "--load-model=a",
         "--load-model=b",
         "--backend-config=onnxruntime,k=v",
-        "--exit-on-error=false",
         "--strict-readiness=false",
         "--disable-auto-complete-config",
         "--repository-poll-secs=3",
