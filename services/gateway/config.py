@@ -21,16 +21,18 @@ from google.protobuf.descriptor import Descriptor
 
 from protos import rest_pb2
 from services.gateway.clusters import cluster
-from services.gateway.envoy_json import TYPE_PREFIX, Json, http_filter
-from services.gateway.listeners import NEVER, listener
-from services.gateway.routes import either, path_patterns
+from services.gateway.dispatch import METRICS, REST, http_routes, metrics_routes
+from services.gateway.envoy_json import (
+    MAX_CONNECTIONS,
+    MIB,
+    TYPE_PREFIX,
+    Json,
+    http_filter,
+)
+from services.gateway.listeners import ListenerOptions, listener
 
-_TRANSCODER: Final = "envoy.filters.http.grpc_json_transcoder"
-_HEADER_MUTATION: Final = "envoy.filters.http.header_mutation"
-_MUTATION_PER_ROUTE: Final = "header_mutation.v3.HeaderMutationPerRoute"
-_REST: Final = rest_pb2.DESCRIPTOR.services_by_name["RestService"]
-_METRICS: Final = rest_pb2.DESCRIPTOR.services_by_name["MetricsService"]
-_GRPC_HEADERS: Final = ("grpc-status", "grpc-message", "grpc-accept-encoding")
+# As Triton's --http-max-input-size.
+DEFAULT_BODY_LIMIT_BYTES: Final = 64 * MIB
 _PATH_REGEX_PROGRAM_SIZE: Final = 5000
 
 
@@ -48,6 +50,9 @@ class GatewaySettings:
         control_target: Who serves the Prometheus page.
         descriptor_path: Where the transcoder's descriptor set lies.
         admin_socket: Path of Envoy's own interface; empty leaves it out.
+        body_limit_bytes: The largest body of any method but infer, whose bodies
+            are streamed, and limited by the router.
+        listeners: What both doors have in common.
     """
 
     http_address: str = "0.0.0.0"  # noqa: S104 - a server's front door
@@ -58,10 +63,16 @@ class GatewaySettings:
     control_target: str
     descriptor_path: str
     admin_socket: str = ""
+    body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES
+    listeners: ListenerOptions = ListenerOptions()  # noqa: RUF009 - frozen
 
 
 def envoy_config(settings: GatewaySettings) -> dict[str, Json]:
-    """Return Envoy's bootstrap configuration (JSON is YAML to Envoy)."""
+    """Return Envoy's bootstrap configuration (JSON is YAML to Envoy).
+
+    Raises:
+        ConfigError: a target is no address.
+    """
     listeners = []
     if settings.http_port:
         listeners.append(_http_listener(settings))
@@ -69,7 +80,11 @@ def envoy_config(settings: GatewaySettings) -> dict[str, Json]:
         listeners.append(_metrics_listener(settings))
     admin: dict[str, Json] = {}
     if settings.admin_socket:
-        admin = {"admin": {"address": {"pipe": {"path": settings.admin_socket}}}}
+        admin = {
+            "admin": {
+                "address": {"pipe": {"path": settings.admin_socket, "mode": 0o600}}
+            }
+        }
     return {
         "node": {"id": "nereid-envoy", "cluster": "nereid"},
         **admin,
@@ -80,6 +95,7 @@ def envoy_config(settings: GatewaySettings) -> dict[str, Json]:
                 cluster("control", (settings.control_target,)),
             ],
         },
+        "overload_manager": _limit_of_connections(),
         "layered_runtime": {
             "layers": [
                 {
@@ -101,134 +117,60 @@ def _http_listener(settings: GatewaySettings) -> Json:
         http_filter(
             "header_mutation",
             "header_mutation.v3.HeaderMutation",
-            mutations={
-                "request_mutations": [
-                    {
-                        "append": {
-                            "header": {
-                                "key": "x-content-length",
-                                "value": "%REQ(content-length)%",
-                            },
-                            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-                        }
-                    }
-                ]
-            },
+            mutations={"request_mutations": _promised_length()},
         ),
-        _transcoder(_REST.full_name, settings, rest_pb2.RestRequest.DESCRIPTOR),
+        _transcoder(REST.full_name, settings, rest_pb2.RestRequest.DESCRIPTOR),
         http_filter("router", "router.v3.Router", suppress_envoy_headers=True),
     ]
     return listener(
-        "http", settings.http_address, settings.http_port, _http_routes(), filters
+        "http",
+        settings.http_address,
+        settings.http_port,
+        routes=http_routes(),
+        filters=filters,
+        options=settings.listeners,
     )
+
+
+def _promised_length() -> list[Json]:
+    copied: Json = {"key": "x-content-length", "value": "%REQ(content-length)%"}
+    action: Json = {"header": copied, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+    return [{"remove": "x-content-length"}, {"append": action}]
 
 
 def _metrics_listener(settings: GatewaySettings) -> Json:
-    pattern = either(path_patterns(_METRICS))
-    routes: list[Json] = [
-        {
-            "match": {"safe_regex": {"regex": pattern}, "headers": [_verb_is("GET")]},
-            "route": {"cluster": "control", "timeout": "30s"},
-            "typed_per_filter_config": _without_grpc_headers(),
-        },
-        {"match": {"safe_regex": {"regex": pattern}}, **_refusal(405)},
-        {"match": {"prefix": "/"}, **_refusal(404)},
-    ]
     filters = [
         http_filter("header_mutation", "header_mutation.v3.HeaderMutation"),
-        _transcoder(_METRICS.full_name, settings, rest_pb2.MetricsRequest.DESCRIPTOR),
+        _transcoder(METRICS.full_name, settings, rest_pb2.MetricsRequest.DESCRIPTOR),
         http_filter("router", "router.v3.Router", suppress_envoy_headers=True),
     ]
     return listener(
-        "metrics", settings.metrics_address, settings.metrics_port, routes, filters
+        "metrics",
+        settings.metrics_address,
+        settings.metrics_port,
+        routes=metrics_routes(),
+        filters=filters,
+        options=settings.listeners,
     )
 
 
-def _http_routes() -> list[Json]:
-    patterns = path_patterns(_REST)
-    routes: list[Json] = [
-        {"match": {"prefix": "/", "grpc": {}}, "route": _to_router()},
-        # gRPC-Web, whose content types are not gRPC's.
-        {
-            "match": {
-                "prefix": "/inference.GRPCInferenceService/",
-                "headers": [
-                    {
-                        "name": "content-type",
-                        "string_match": {"prefix": "application/grpc-web"},
-                    }
-                ],
-            },
-            "route": _to_router(),
-        },
-    ]
-    routes += [
-        {
-            "match": {
-                "safe_regex": {"regex": either(patterns, verb)},
-                "headers": [_verb_is(verb)],
-            },
-            "route": _to_router(),
-            "request_headers_to_remove": ["grpc-encoding", "grpc-accept-encoding"],
-            "typed_per_filter_config": _without_grpc_headers(),
-        }
-        for verb in ("GET", "POST")
-    ]
-    routes.append(
-        {"match": {"safe_regex": {"regex": either(patterns)}}, **_refusal(405)}
-    )
-    routes.append({"match": {"prefix": "/"}, **_refusal(404)})
-    return routes
-
-
-def _verb_is(verb: str) -> Json:
-    return {"name": ":method", "string_match": {"exact": verb}}
-
-
-def _to_router() -> Json:
-    """Return the route to the routers.
-
-    Only what has certainly not begun is tried again.
-    """
-    return {
-        "cluster": "router",
-        "timeout": NEVER,
-        "retry_policy": {
-            "retry_on": "connect-failure,refused-stream",
-            "num_retries": 2,
-            "retry_back_off": {"base_interval": "0.025s"},
+def _limit_of_connections() -> Json:
+    limit: Json = {
+        "name": "envoy.resource_monitors.global_downstream_max_connections",
+        "typed_config": {
+            "@type": TYPE_PREFIX + "resource_monitors.downstream_connections.v3"
+            ".DownstreamConnectionsConfig",
+            "max_active_downstream_connections": MAX_CONNECTIONS,
         },
     }
-
-
-def _refusal(status: int) -> dict[str, Json]:
-    text = {404: "Not Found", 405: "Method Not Allowed"}[status]
-    return {
-        "direct_response": {"status": status, "body": {"inline_string": text}},
-        "typed_per_filter_config": {
-            _TRANSCODER: {
-                "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig",
-                "disabled": True,
-            }
-        },
-    }
-
-
-def _without_grpc_headers() -> Json:
-    return {
-        _HEADER_MUTATION: {
-            "@type": TYPE_PREFIX
-            + "filters.http.header_mutation.v3.HeaderMutationPerRoute",
-            "mutations": {
-                "response_mutations": [{"remove": name} for name in _GRPC_HEADERS]
-            },
-        }
-    }
+    return {"resource_monitors": [limit]}
 
 
 def _transcoder(service: str, settings: GatewaySettings, request: Descriptor) -> Json:
     fields: list[Json] = [field.name for field in request.fields]
-    body: list[Json] = ["body.data", "body.content_type"] if fields else []
+    body: list[Json] = (
+        [*("body.data", "body.content_type", "body.extensions")] if fields else []
+    )
     return http_filter(
         "grpc_json_transcoder",
         "grpc_json_transcoder.v3.GrpcJsonTranscoder",
@@ -239,4 +181,6 @@ def _transcoder(service: str, settings: GatewaySettings, request: Descriptor) ->
         ignored_query_parameters=[*fields, *body],
         convert_grpc_status=True,
         url_unescape_spec="ALL_CHARACTERS_EXCEPT_RESERVED",
+        max_request_body_size=settings.body_limit_bytes,
+        max_response_body_size=settings.body_limit_bytes,
     )

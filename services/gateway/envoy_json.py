@@ -9,6 +9,8 @@ Json: TypeAlias = (
 
 TYPE_PREFIX: Final = "type.googleapis.com/envoy.extensions."
 MIB: Final = 1 << 20
+MAX_CONNECTIONS: Final = 50_000
+MAX_STREAMS: Final = 1 << 20
 # A large tensor must not wait for window updates.
 HTTP2_WINDOWS: Final[Mapping[str, Json]] = {
     "initial_stream_window_size": 16 * MIB,
