@@ -311,8 +311,6 @@ class Supervisor:
             _log.info("a model is ready", model=name)
 
     def _save(self) -> None:
-        if self.reconciler.is_recovering:
-            return  # what is stored is still the better knowledge
         endpoints = self._routers.endpoints()
         snapshot = snapshot_of(self.reconciler.registry, endpoints)
         if snapshot != self._saved:

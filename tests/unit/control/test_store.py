@@ -113,6 +113,20 @@ async def test_closing_writes_what_was_not_written_yet(valkey: Valkey) -> None:
     await until_stored(valkey.url, SNAPSHOT)
 
 
+async def test_what_is_saved_during_a_write_is_written_after_it(
+    valkey: Valkey,
+) -> None:
+    valkey.start()
+    store = RedisStore(valkey.url)
+    store.save(Snapshot(router_endpoints=("a",)))
+    writing = asyncio.create_task(store._write())
+    await asyncio.sleep(0)
+    store.save(SNAPSHOT)
+    await writing
+    await store.close()
+    await until_stored(valkey.url, SNAPSHOT)
+
+
 async def test_no_epoch_is_given_twice_even_if_the_clock_goes_back(
     valkey: Valkey,
 ) -> None:
