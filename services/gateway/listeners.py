@@ -78,10 +78,12 @@ def listener(
         "max_request_headers_kb": 64,
         "server_header_transformation": "PASS_THROUGH",
         "generate_request_id": False,
-        # x-envoy-* headers steer Envoy, to retries for example: nobody outside may
-        # send them, and everybody is outside.
+        # x-envoy-* headers steer Envoy, to retries for example. They are taken from
+        # whoever is outside; with this one address inside, everybody is outside.
         "use_remote_address": True,
-        "internal_address_config": {"unix_sockets": False},
+        "internal_address_config": {
+            "cidr_ranges": [{"address_prefix": "255.255.255.255", "prefix_len": 32}]
+        },
         "local_reply_config": _local_replies(),
         "route_config": {
             "name": name,

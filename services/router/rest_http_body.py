@@ -14,7 +14,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from protos import rest_pb2
-from services.core.errors import InternalError, InvalidRequestError
+from services.core.errors import InvalidRequestError
 from services.core.wire_format import length_prefix
 from services.router.rest_response import HttpReply
 
@@ -24,6 +24,10 @@ CONTENT_LENGTH: Final = "x-content-length"
 
 _CONTENT_TYPE_FIELD: Final = 1
 _DATA_FIELD: Final = 2
+_HEADER_BYTES: Final = 50_000
+# Of one character: four bytes in UTF-8, three each.
+_MOST_BYTES: Final = 12
+_SPACE, _TILDE, _PERCENT = b" ~%"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +49,52 @@ class RestCall:
     body: bytes = b""
 
 
-def decode_call(message: bytes) -> RestCall:
+def decode_call(message: bytes, original_path: str = "") -> RestCall:
     """Read a serialized RestRequest.
 
+    Args:
+        message: As it arrived.
+        original_path: From the header ``x-envoy-original-path``. Envoy decodes
+            percent signs, Triton does not: to it they are part of a model's name.
+
     Raises:
-        InternalError: it is none.
+        InvalidRequestError: a name in the path is no UTF-8.
     """
     try:
         request = rest_pb2.RestRequest.FromString(message)
     except DecodeError as error:
-        raise InternalError("Unable to parse request") from error
+        raise InvalidRequestError("Unable to parse request") from error
     return RestCall(
-        model=request.model_name,
+        model=_literal_model(original_path) or request.model_name,
         version=request.model_version,
         region=request.region_name,
         repository=request.repository_name,
         body=request.body.data,
     )
+
+
+def _literal_model(path: str) -> str:
+    """Return the model that ``path`` names in percent signs, "" if there are none."""
+    path = path.partition("?")[0]
+    _, found, after = path.partition("/models/")
+    return after.partition("/")[0] if found and "%" in after else ""
+
+
+def fitting(details: str) -> str:
+    """Return as much of an error's message as the gateway can carry.
+
+    gRPC sends it in a header of less than 64 KiB, in which every byte other than
+    printable ASCII takes three.
+    """
+    if len(details) * _MOST_BYTES <= _HEADER_BYTES:
+        return details
+    encoded = details[:_HEADER_BYTES].encode(errors="replace")
+    room = _HEADER_BYTES
+    for index, byte in enumerate(encoded):
+        room -= 1 if _SPACE <= byte <= _TILDE and byte != _PERCENT else 3
+        if room < 0:
+            return encoded[:index].decode(errors="ignore")
+    return details[:_HEADER_BYTES]
 
 
 def check_complete(headers: Mapping[str, str], size_bytes: int) -> None:

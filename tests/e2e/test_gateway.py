@@ -182,12 +182,16 @@ def test_request_headers_arrive_and_no_grpc_header_comes_back(
     assert not [name for name in reply.headers if name.lower().startswith("grpc-")]
 
 
-@pytest.mark.parametrize("header", ["x-envoy-retry-on", "x-envoy-max-retries"])
-def test_nobody_outside_steers_envoy(gateway: Gateway, header: str) -> None:
-    reply = gateway.ask("GET", "/v2/models/m", headers={header: "5"})
-    arrived = reply.document["headers"]
-    assert isinstance(arrived, dict)
-    assert header not in arrived
+def test_no_client_makes_an_inference_run_twice(gateway: Gateway) -> None:
+    headers = {
+        "X-Envoy-Retry-Grpc-On": "unavailable",
+        "X-Envoy-Retry-On": "5xx",
+        "X-Envoy-Max-Retries": "3",
+    }
+    reply = gateway.ask("POST", "/v2/models/unavailable/infer", b"{}", headers)
+    assert (reply.status, reply.document) == (503, {"error": "later"})
+    uploads = json.loads(gateway.ask("GET", "/v2/logging").body)
+    assert [u["first"][0] for u in uploads].count("unavailable") == 1
 
 
 @pytest.mark.parametrize(

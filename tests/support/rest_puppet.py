@@ -109,6 +109,8 @@ class RestService:
                 "promised": headers.get("x-content-length"),
             }
             self.uploads.append(upload)
+        if names[0][0] == "unavailable":
+            context.abort(grpc.StatusCode.UNAVAILABLE, "later")
         if names[0][0] == "refuses":
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no")
         if names[0][0] != "echo":

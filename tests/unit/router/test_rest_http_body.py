@@ -2,13 +2,14 @@ import pytest
 from google.api import httpbody_pb2
 
 from protos import rest_pb2
-from services.core.errors import InternalError, InvalidRequestError
+from services.core.errors import InvalidRequestError
 from services.router.rest_http_body import (
     RestCall,
     check_complete,
     decode_call,
     encode_pieces,
     encode_reply,
+    fitting,
 )
 from services.router.rest_response import HttpReply
 
@@ -28,8 +29,40 @@ def test_a_call_has_what_the_path_named_and_the_body() -> None:
 
 
 def test_bytes_that_are_no_call_are_refused() -> None:
-    with pytest.raises(InternalError, match="Unable to parse request"):
-        decode_call(b"\xff")
+    for message in (b"\xff", b"\x0a\x01\xff"):
+        with pytest.raises(InvalidRequestError, match="Unable to parse request"):
+            decode_call(message)
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/v2/models/simp%6Ce", "simp%6Ce"),
+        ("/v2/repository/models/a%20b/load", "a%20b"),
+        ("/v2/models/simple/infer?a=%20", "simple"),
+        ("/v2/models/simple", "simple"),
+        ("/v2/systemsharedmemory/region/a%20b/status", "simple"),
+        ("", "simple"),
+    ],
+)
+def test_percent_signs_are_part_of_a_name(path: str, model: str) -> None:
+    message = rest_pb2.RestRequest(model_name="simple").SerializeToString()
+    assert decode_call(message, path).model == model
+
+
+@pytest.mark.parametrize(
+    ("details", "kept"),
+    [
+        ("short é", 7),
+        ("a" * 50_000, 50_000),
+        ("a" * 50_001, 50_000),
+        ("%" * 50_000, 16_666),
+        ("é" * 50_000, 8_333),
+        ("a" + "é" * 50_000, 8_334),
+    ],
+)
+def test_a_message_is_cut_to_what_a_header_carries(details: str, kept: int) -> None:
+    assert fitting(details) == details[:kept]
 
 
 def test_a_reply_is_one_http_body() -> None:
