@@ -3,13 +3,21 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from services.worker.app import main, parse_arguments
 
 START_S = 30
+
+
+@pytest.fixture
+def _logging_as_before() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
 
 
 def test_flags_have_defaults() -> None:
@@ -18,6 +26,7 @@ def test_flags_have_defaults() -> None:
     assert settings.worker_id is None
 
 
+@pytest.mark.usefixtures("_logging_as_before")
 def test_a_device_that_is_none_is_told_to_the_user(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -75,6 +75,7 @@ class PuppetRouter(worker_pb2_grpc.WorkerDispatchServicer):
     ) -> Iterator[worker_pb2.BatchRequest]:
         metadata = {item[0]: item[1] for item in context.invocation_metadata()}
         stream = RouterStream(metadata["nereid-instance-bin"], request_iterator)
+        context.add_callback(stream.end)
         self._streams.put(stream)
         yield from iter(stream.batches.get, None)
 
@@ -97,6 +98,9 @@ class RouterStream:
 
     def wait_for_half_close(self) -> None:
         assert list(self._received) == []
+        self.end()
+
+    def end(self) -> None:
         self.batches.put(None)
 
 
@@ -211,7 +215,7 @@ def test_a_stream_to_a_router_that_ends_is_dialled_again(house: House) -> None:
     control.report()
     connect(house, control)
     control.order(load=house.load(7))
-    house.router.accept().batches.put(None)
+    house.router.accept().end()
     stream = house.router.accept()
     message = batch(request({"A": ints(1, 2, 3, 4), "B": ints(0, 0, 0, 0)}))
     assert answers(stream.execute(message))[0].error is None
