@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from services.core.errors import InternalError, ModelNotReadyError
-from services.core.health_client import SERVING, health_of
 from services.stack import quickstart
 from services.stack.child import Sink
-from services.stack.control_client import repository_index
+from services.stack.inference_client import repository_index, server_is_ready
 from services.stack.model_states import Verdict, judge
 from services.stack.plan import Places, ProcessSpec
 from services.stack.readiness import rest_is_ready, url_of
@@ -115,10 +114,11 @@ async def _settled_verdict(places: Places) -> Verdict:
             failed_since = now
         if verdict.failed and now - failed_since > FAILURE_SETTLES_S:
             return verdict
-        if entries is not None and not verdict.loading and not verdict.failed:
-            health = await asyncio.to_thread(health_of, places.router_target)
-            if health == SERVING:
-                return verdict
+        undecided = entries is None or verdict.loading or verdict.failed
+        if not undecided and await asyncio.to_thread(
+            server_is_ready, places.router_target
+        ):
+            return verdict
         if now > next_news:
             next_news = now + NEWS_EVERY_S
             names = ", ".join(entry.name for entry in verdict.loading)

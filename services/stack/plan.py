@@ -14,16 +14,12 @@ ROUTER_EXTRA_GRACE_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcHealth:
-    """Ready once ``grpc.health.v1`` at ``target`` answers, and says SERVING if asked.
+    """Ready once ``grpc.health.v1`` at the gRPC address ``target`` says SERVING.
 
-    Attributes:
-        target: A gRPC address.
-        must_serve: False accepts any answer: a router answers long before there
-            is a model to serve.
+    For a router that means that it can take requests, not that there are models.
     """
 
     target: str
-    must_serve: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +192,7 @@ def _router(settings: StackSettings, places: Places) -> ProcessSpec:
             f"--control={places.control_target}",
             *(() if limit is None else (f"--http-max-input-size={limit}",)),
         ),
-        ready=GrpcHealth(target=places.router_target, must_serve=False),
+        ready=GrpcHealth(target=places.router_target),
         stop_grace_s=settings.exit_timeout_s + ROUTER_EXTRA_GRACE_S,
     )
 

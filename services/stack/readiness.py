@@ -5,7 +5,7 @@ import urllib.error
 import urllib.request
 from typing import Final
 
-from services.core.health_client import SERVING, UNREACHABLE, health_of
+from services.core.health_client import SERVING, health_of
 from services.stack.plan import GrpcHealth, ReadyCheck, RedisPing, TcpConnect
 from services.stack.settings import Door
 
@@ -18,8 +18,7 @@ def is_ready(check: ReadyCheck) -> bool:
     """Probe once."""
     match check:
         case GrpcHealth():
-            health = health_of(check.target, timeout_s=PROBE_TIMEOUT_S)
-            return health == SERVING or (not check.must_serve and health != UNREACHABLE)
+            return health_of(check.target, timeout_s=PROBE_TIMEOUT_S) == SERVING
         case RedisPing():
             return _answers_ping(check.path)
         case TcpConnect():

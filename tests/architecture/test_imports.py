@@ -55,6 +55,10 @@ RUNTIMES: Final = {"onnxruntime", "tensorrt", "torch"}
 # and the clients of another service.
 MESSAGE_EDGES: Final = {
     "control/app.py",
+    "control/auto_complete.py",
+    "control/config_completion.py",
+    "control/config_pbtxt.py",
+    "control/instance_groups.py",
     "control/management_servicer.py",
     "control/metrics_servicer.py",
     "control/placing.py",
@@ -62,12 +66,15 @@ MESSAGE_EDGES: Final = {
     "control/router_servicer.py",
     "control/wire.py",
     "control/worker_servicer.py",
-    "control/config_pbtxt.py",
     "core/health_client.py",
     "core/model_config_json.py",
     "core/model_config_optimization_proto.py",
     "core/model_config_proto.py",
     "core/model_config_scheduling_proto.py",
+    "gateway/config.py",
+    "gateway/descriptor.py",
+    "gateway/dispatch.py",
+    "gateway/routes.py",
     "router/admission.py",
     "router/app.py",
     "router/batch_response.py",
@@ -76,11 +83,18 @@ MESSAGE_EDGES: Final = {
     "router/health.py",
     "router/model_metadata.py",
     "router/reflection.py",
+    "router/rest_documents.py",
+    "router/rest_http_body.py",
+    "router/rest_infer_document.py",
+    "router/rest_parameters.py",
+    "router/rest_request.py",
+    "router/rest_response.py",
+    "router/rest_service.py",
     "router/servicer.py",
     "router/statistics_message.py",
     "router/stream_infer.py",
     "router/typed_contents.py",
-    "stack/control_client.py",
+    "stack/inference_client.py",
     "stack/quickstart.py",
     "worker/control_client.py",
     "worker/wire.py",
@@ -147,7 +161,7 @@ def test_only_the_store_speaks_to_redis() -> None:
 
 def test_only_backends_import_a_runtime() -> None:
     found = {module: packages_of(module) & RUNTIMES for module in modules()}
-    assert all(m.startswith("worker/backends/") for m in offenders(found))
+    assert [m for m in offenders(found) if not m.startswith("worker/backends/")] == []
 
 
 def test_only_the_completion_queue_touches_the_private_layer_of_grpcio() -> None:
@@ -155,7 +169,8 @@ def test_only_the_completion_queue_touches_the_private_layer_of_grpcio() -> None
         module: {name for name in imports_of(module) if name.startswith("grpc._")}
         for module in modules()
     }
-    assert all(m.startswith("core/completion_queue/") for m in offenders(found))
+    allowed = "core/completion_queue/"
+    assert [m for m in offenders(found) if not m.startswith(allowed)] == []
 
 
 def test_messages_stay_at_the_edges() -> None:
@@ -163,7 +178,7 @@ def test_messages_stay_at_the_edges() -> None:
         module: {name for name in imports_of(module) if "_pb2" in name}
         for module in modules()
     }
-    assert offenders(found).keys() - MESSAGE_EDGES == set()
+    assert sorted(offenders(found).keys() - MESSAGE_EDGES) == []
 
 
 def test_the_command_line_imports_no_role_before_it_is_chosen() -> None:

@@ -1,4 +1,4 @@
-"""What ``nereid serve`` asks control: the repository index."""
+"""What ``nereid serve`` asks control and the router: are the models up?"""
 
 from typing import Final
 
@@ -30,3 +30,14 @@ def repository_index(target: str) -> tuple[ModelEntry, ...] | None:
         )
         for model in answer.models
     )
+
+
+def server_is_ready(target: str) -> bool:
+    """Ask the router at ``target`` whether all that should serve does."""
+    with grpc.insecure_channel(target) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        try:
+            answer = stub.ServerReady(pb.ServerReadyRequest(), timeout=TIMEOUT_S)
+        except grpc.RpcError:
+            return False
+    return bool(answer.ready)
