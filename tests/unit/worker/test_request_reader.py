@@ -161,7 +161,11 @@ def test_contents_of_a_wrong_size_are_refused(is_learned: bool) -> None:
     wrong.raw_input_contents[1] = B.tobytes() + b"!"
     with pytest.raises(InvalidRequestError, match="raw contents"):
         read(one, wrong)
-    del wrong.raw_input_contents[1]
+    wrong = request({"A": A, "B": B})
+    wrong.raw_input_contents.append(b"!")
+    with pytest.raises(InvalidRequestError, match="raw contents"):
+        read(one, wrong)
+    del wrong.raw_input_contents[1:]
     with pytest.raises(InvalidRequestError, match="raw contents"):
         read(one, wrong)
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.core.datatype import DataType
-from services.worker.batch import Batch
+from services.worker.batch import Batch, Member
 from services.worker.batch_decoder import BatchDecoder
 from services.worker.reply_encoder import ReplyEncoder
 from services.worker.scatter import scatter
@@ -115,6 +115,15 @@ def test_requests_of_equal_length_with_other_names_are_told_apart() -> None:
     assert found.inputs["A"][-1].tolist() == [0, 1, 2, 3]
 
 
+def test_a_version_as_long_as_the_others_ids_is_told_apart() -> None:
+    arrays = {"A": ints(0, 1, 2, 3), "B": ints(4, 5, 6, 7)}
+    others = [request(arrays, request_id=f"r{n}") for n in range(MIN_REQUESTS)]
+    found = decoder().decode(batch(*others, request(arrays, version="r9")))
+    assert isinstance(found, Batch)
+    members = [one for one in found.outcomes if isinstance(one, Member)]
+    assert [one.id_field for one in members[-2:]] == [b"\x1a\x02r2", b""]
+
+
 def test_strings_never_take_the_matrix_path() -> None:
     of = signature([tensor("X", [1], DataType.BYTES)])
     one = request({"X": np.array([[b"abc"]], object)})
@@ -124,8 +133,16 @@ def test_strings_never_take_the_matrix_path() -> None:
 def test_a_smaller_batch_after_a_larger_one_keeps_nothing_of_it() -> None:
     of = signature()
     one, encoder = decoder(of), ReplyEncoder(of)
-    for count in (9, 3, 12, 4):
-        message = batch(*uniform(count, request_id="r"))
+    for count, request_id, rows in (
+        (9, "r", 1),
+        (3, "r", 1),
+        (12, "r", 1),
+        (4, "longer", 1),
+        (4, "", 1),
+        (3, "", 2),
+        (3, "", 1),
+    ):
+        message = batch(*uniform(count, request_id=request_id, rows=rows))
         found = one.decode(message)
         assert isinstance(found, UniformBatch)
         tensors = PuppetBackend().answer(found.inputs)
