@@ -92,9 +92,5 @@ def test_what_there_is_not(path: str) -> None:
     assert not POST.fullmatch(path)
 
 
-def test_the_points_in_a_path_are_points() -> None:
-    assert not GET.fullmatch("/v2xhealth/live")
-
-
 def test_metrics_are_one_page() -> None:
     assert either(path_patterns(METRICS)) == "(?:/metrics)"

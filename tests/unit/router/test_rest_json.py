@@ -51,6 +51,7 @@ def test_the_offset_counts_bytes_not_characters() -> None:
 
 def test_a_hundred_levels_are_accepted_and_one_more_is_refused() -> None:
     rest_json.parse(b"[" * 100 + b"]" * 100)
+    rest_json.parse(b"[[]," + b"[" * 99 + b"]" * 100)
     with pytest.raises(InvalidRequestError, match=r"maximum allowed limit \(100\)"):
         rest_json.parse(b"[" * 101 + b"]" * 101)
 

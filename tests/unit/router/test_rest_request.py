@@ -16,6 +16,7 @@ from services.core.errors import (
     UnsupportedError,
 )
 from services.core.model_config import ModelConfig
+from services.router.rest_plan import ModelView
 from services.router.rest_request import check_size, parse_infer
 from tests.unit.router.rest_models import (
     NOTHING,
@@ -169,10 +170,10 @@ def test_a_raw_body_of_bytes_is_one_element() -> None:
     ],
 )
 def test_a_raw_body_for_a_model_that_leaves_doubt_is_refused(
-    model: object, message: str
+    model: ModelView, message: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        parsed(b"", model)  # type: ignore[arg-type]
+        parsed(b"", model)
 
 
 @pytest.mark.parametrize(
@@ -351,10 +352,18 @@ def test_a_compressed_body_is_read_and_the_answer_compressed_if_asked() -> None:
     assert plan.encoding == "deflate"
 
 
-def test_a_damaged_body_is_refused_whatever_the_model() -> None:
-    for model in (adder(), echo(DataType.INT8)):
-        with pytest.raises(InvalidRequestError):
-            parsed(b"garbage", model, {"content-encoding": "gzip"})
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (adder(), "Raw request must only have 1 input"),
+        (echo(DataType.INT8), "failed to decompress"),
+    ],
+)
+def test_a_damaged_body_is_refused_whatever_the_model(
+    model: ModelView, message: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        parsed(b"garbage", model, {"content-encoding": "gzip"})
 
 
 def test_decoupled_models_answer_on_streams_only() -> None:
@@ -371,6 +380,9 @@ def test_the_limit_holds_before_and_after_decompression_and_for_tensors() -> Non
     for limit in (799, len(text) - 1):
         with pytest.raises(InvalidRequestError, match="http-max-input-size"):
             parse_infer(text, NOTHING, model, max_input_bytes=limit)
+    padded = text + b" " * 800
+    with pytest.raises(InvalidRequestError, match="the request body has more"):
+        parse_infer(padded, NOTHING, model, max_input_bytes=len(padded) - 1)
     small, headers = gzip.compress(text), {"content-encoding": "gzip"}
     with pytest.raises(InvalidRequestError, match="decompressed"):
         parse_infer(small, headers, model, max_input_bytes=len(text) - 1)

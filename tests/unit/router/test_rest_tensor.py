@@ -160,8 +160,8 @@ def test_floats_are_printed_as_the_doubles_they_are() -> None:
 def test_what_is_no_number_is_printed_as_a_word() -> None:
     content = struct.pack("<4f", math.nan, math.inf, -math.inf, 1.5)
     assert printed(content, DataType.FP32) == b"[NaN,Infinity,-Infinity,1.5]"
-    content = struct.pack("<d", math.nan)
-    assert printed(content, DataType.FP64) == b"[NaN]"
+    for value, word in ((math.nan, b"[NaN]"), (math.inf, b"[Infinity]")):
+        assert printed(struct.pack("<d", value), DataType.FP64) == word
 
 
 def test_any_byte_but_zero_is_true() -> None:
