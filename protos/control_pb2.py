@@ -25,13 +25,17 @@ _sym_db = _symbol_database.Default()
 from protos import model_config_pb2 as protos_dot_model__config__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/control.proto\x12\x0enereid.control\x1a\x19protos/model_config.proto\"\x95\x02\n\x0cWorkerReport\x12,\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.nereid.control.WorkerHelloH\x00\x12-\n\x06loaded\x18\x02 \x01(\x0b\x32\x1b.nereid.control.ModelLoadedH\x00\x12\x36\n\x0bload_failed\x18\x03 \x01(\x0b\x32\x1f.nereid.control.ModelLoadFailedH\x00\x12\x31\n\x08unloaded\x18\x04 \x01(\x0b\x32\x1d.nereid.control.ModelUnloadedH\x00\x12\x33\n\tinspected\x18\x05 \x01(\x0b\x32\x1e.nereid.control.ModelInspectedH\x00\x42\x08\n\x06report\"\x8a\x01\n\x0bWorkerHello\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12&\n\x06\x64\x65vice\x18\x04 \x01(\x0b\x32\x16.nereid.control.Device\x12\x10\n\x08\x62\x61\x63kends\x18\x05 \x03(\t\x12\x13\n\x0bgenerations\x18\x06 \x03(\x04\"\x80\x01\n\x06\x44\x65vice\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x1b.nereid.control.Device.Kind\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0c\n\x04uuid\x18\x03 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\"\x18\n\x04Kind\x12\x07\n\x03\x43PU\x10\x00\x12\x07\n\x03GPU\x10\x01\"!\n\x0bModelLoaded\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"6\n\x0fModelLoadFailed\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0f\n\x07message\x18\x02 \x01(\t\"#\n\rModelUnloaded\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"Z\n\x0eModelInspected\x12\x12\n\ninspection\x18\x01 \x01(\x04\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12%\n\x05\x66ound\x18\x03 \x01(\x0b\x32\x16.inference.ModelConfig\"\xd1\x01\n\rWorkerCommand\x12*\n\x07routers\x18\x01 \x01(\x0b\x32\x17.nereid.control.RoutersH\x00\x12)\n\x04load\x18\x02 \x01(\x0b\x32\x19.nereid.control.LoadModelH\x00\x12-\n\x06unload\x18\x03 \x01(\x0b\x32\x1b.nereid.control.UnloadModelH\x00\x12/\n\x07inspect\x18\x04 \x01(\x0b\x32\x1c.nereid.control.InspectModelH\x00\x42\t\n\x07\x63ommand\"\x1c\n\x07Routers\x12\x11\n\tendpoints\x18\x01 \x03(\t\"\xba\x01\n\tLoadModel\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\x03\x12&\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\x16.inference.ModelConfig\x12\x19\n\x11version_directory\x18\x05 \x01(\t\x12+\n\tinstances\x18\x06 \x03(\x0b\x32\x18.nereid.control.Instance\"\'\n\x08Instance\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\x05\"!\n\x0bUnloadModel\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"v\n\x0cInspectModel\x12\x12\n\ninspection\x18\x01 \x01(\x04\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12\x19\n\x11version_directory\x18\x03 \x01(\t\x12&\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\x16.inference.ModelConfig\"x\n\x0cRouterReport\x12,\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.nereid.control.RouterHelloH\x00\x12\x30\n\x07\x61pplied\x18\x02 \x01(\x0b\x32\x1d.nereid.control.RoutesAppliedH\x00\x42\x08\n\x06report\"9\n\x0bRouterHello\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x17\n\x0fworker_endpoint\x18\x02 \x01(\t\"!\n\rRoutesApplied\x12\x10\n\x08revision\x18\x01 \x01(\x04\"F\n\x0cRouterUpdate\x12,\n\x06routes\x18\x01 \x01(\x0b\x32\x1a.nereid.control.RouteTableH\x00\x42\x08\n\x06update\"Y\n\nRouteTable\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\r\n\x05ready\x18\x02 \x01(\x08\x12*\n\x06models\x18\x03 \x03(\x0b\x32\x1a.nereid.control.ModelRoute\"J\n\nModelRoute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x08versions\x18\x02 \x03(\x0b\x32\x1c.nereid.control.VersionRoute\"\xec\x01\n\x0cVersionRoute\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x31\n\x05state\x18\x02 \x01(\x0e\x32\".nereid.control.VersionRoute.State\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12&\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x16.inference.ModelConfig\"L\n\x05State\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07LOADING\x10\x01\x12\t\n\x05READY\x10\x02\x12\r\n\tUNLOADING\x10\x03\x12\x0f\n\x0bUNAVAILABLE\x10\x04\x32Z\n\rWorkerControl\x12I\n\x06\x41ttach\x12\x1c.nereid.control.WorkerReport\x1a\x1d.nereid.control.WorkerCommand(\x01\x30\x01\x32Y\n\rRouterControl\x12H\n\x06\x41ttach\x12\x1c.nereid.control.RouterReport\x1a\x1c.nereid.control.RouterUpdate(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/control.proto\x12\x0enereid.control\x1a\x19protos/model_config.proto\"\x95\x02\n\x0cWorkerReport\x12,\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.nereid.control.WorkerHelloH\x00\x12-\n\x06loaded\x18\x02 \x01(\x0b\x32\x1b.nereid.control.ModelLoadedH\x00\x12\x36\n\x0bload_failed\x18\x03 \x01(\x0b\x32\x1f.nereid.control.ModelLoadFailedH\x00\x12\x31\n\x08unloaded\x18\x04 \x01(\x0b\x32\x1d.nereid.control.ModelUnloadedH\x00\x12\x33\n\tinspected\x18\x05 \x01(\x0b\x32\x1e.nereid.control.ModelInspectedH\x00\x42\x08\n\x06report\"\x8a\x01\n\x0bWorkerHello\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12&\n\x06\x64\x65vice\x18\x04 \x01(\x0b\x32\x16.nereid.control.Device\x12\x10\n\x08\x62\x61\x63kends\x18\x05 \x03(\t\x12\x13\n\x0bgenerations\x18\x06 \x03(\x04\"\x80\x01\n\x06\x44\x65vice\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x1b.nereid.control.Device.Kind\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0c\n\x04uuid\x18\x03 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\"\x18\n\x04Kind\x12\x07\n\x03\x43PU\x10\x00\x12\x07\n\x03GPU\x10\x01\"!\n\x0bModelLoaded\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"6\n\x0fModelLoadFailed\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0f\n\x07message\x18\x02 \x01(\t\"#\n\rModelUnloaded\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"Z\n\x0eModelInspected\x12\x12\n\ninspection\x18\x01 \x01(\x04\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12%\n\x05\x66ound\x18\x03 \x01(\x0b\x32\x16.inference.ModelConfig\"\xd1\x01\n\rWorkerCommand\x12*\n\x07routers\x18\x01 \x01(\x0b\x32\x17.nereid.control.RoutersH\x00\x12)\n\x04load\x18\x02 \x01(\x0b\x32\x19.nereid.control.LoadModelH\x00\x12-\n\x06unload\x18\x03 \x01(\x0b\x32\x1b.nereid.control.UnloadModelH\x00\x12/\n\x07inspect\x18\x04 \x01(\x0b\x32\x1c.nereid.control.InspectModelH\x00\x42\t\n\x07\x63ommand\"\x1c\n\x07Routers\x12\x11\n\tendpoints\x18\x01 \x03(\t\"\xba\x01\n\tLoadModel\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\x03\x12&\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\x16.inference.ModelConfig\x12\x19\n\x11version_directory\x18\x05 \x01(\t\x12+\n\tinstances\x18\x06 \x03(\x0b\x32\x18.nereid.control.Instance\"\'\n\x08Instance\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\x05\"!\n\x0bUnloadModel\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"v\n\x0cInspectModel\x12\x12\n\ninspection\x18\x01 \x01(\x04\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12\x19\n\x11version_directory\x18\x03 \x01(\t\x12&\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\x16.inference.ModelConfig\"\xb0\x01\n\x0cRouterReport\x12,\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.nereid.control.RouterHelloH\x00\x12\x30\n\x07\x61pplied\x18\x02 \x01(\x0b\x32\x1d.nereid.control.RoutesAppliedH\x00\x12\x36\n\nstatistics\x18\x03 \x01(\x0b\x32 .nereid.control.StatisticsReportH\x00\x42\x08\n\x06report\"9\n\x0bRouterHello\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x17\n\x0fworker_endpoint\x18\x02 \x01(\t\"!\n\rRoutesApplied\x12\x10\n\x08revision\x18\x01 \x01(\x04\"\xb2\x01\n\x10StatisticsReport\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x12\n\ncollection\x18\x02 \x01(\x04\x12\x31\n\x08versions\x18\x03 \x03(\x0b\x32\x1f.nereid.control.VersionCounters\x12\x30\n\x07waiting\x18\x04 \x03(\x0b\x32\x1f.nereid.control.WaitingRequests\x12\x13\n\x0bloop_lag_ns\x18\x05 \x01(\x04\"\xfc\x01\n\x0fVersionCounters\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x19\n\x11last_inference_ms\x18\x03 \x01(\x04\x12\x43\n\nincrements\x18\x04 \x03(\x0b\x32/.nereid.control.VersionCounters.IncrementsEntry\x12\x36\n\tlatencies\x18\x05 \x03(\x0b\x32#.nereid.control.LatencyDistribution\x1a\x31\n\x0fIncrementsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xa4\x01\n\x13LatencyDistribution\x12\r\n\x05phase\x18\x01 \x01(\t\x12?\n\x06\x63ounts\x18\x02 \x03(\x0b\x32/.nereid.control.LatencyDistribution.CountsEntry\x12\x0e\n\x06sum_ns\x18\x03 \x01(\x04\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"@\n\x0fWaitingRequests\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\"\x8b\x02\n\x0cRouterUpdate\x12,\n\x06routes\x18\x01 \x01(\x0b\x32\x1a.nereid.control.RouteTableH\x00\x12?\n\x12statistics_applied\x18\x02 \x01(\x0b\x32!.nereid.control.StatisticsAppliedH\x00\x12?\n\x12\x63ollect_statistics\x18\x03 \x01(\x0b\x32!.nereid.control.CollectStatisticsH\x00\x12\x41\n\x13statistics_settings\x18\x04 \x01(\x0b\x32\".nereid.control.StatisticsSettingsH\x00\x42\x08\n\x06update\"%\n\x11StatisticsApplied\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\'\n\x11\x43ollectStatistics\x12\x12\n\ncollection\x18\x01 \x01(\x04\"3\n\x12StatisticsSettings\x12\x1d\n\x15latency_distributions\x18\x01 \x01(\x08\"Y\n\nRouteTable\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\r\n\x05ready\x18\x02 \x01(\x08\x12*\n\x06models\x18\x03 \x03(\x0b\x32\x1a.nereid.control.ModelRoute\"J\n\nModelRoute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x08versions\x18\x02 \x03(\x0b\x32\x1c.nereid.control.VersionRoute\"\xec\x01\n\x0cVersionRoute\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x31\n\x05state\x18\x02 \x01(\x0e\x32\".nereid.control.VersionRoute.State\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12&\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x16.inference.ModelConfig\"L\n\x05State\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07LOADING\x10\x01\x12\t\n\x05READY\x10\x02\x12\r\n\tUNLOADING\x10\x03\x12\x0f\n\x0bUNAVAILABLE\x10\x04\"\'\n\x16ResetStatisticsRequest\x12\r\n\x05model\x18\x01 \x01(\t\"+\n\x17ResetStatisticsResponse\x12\x10\n\x08versions\x18\x01 \x03(\x03\x32Z\n\rWorkerControl\x12I\n\x06\x41ttach\x12\x1c.nereid.control.WorkerReport\x1a\x1d.nereid.control.WorkerCommand(\x01\x30\x01\x32Y\n\rRouterControl\x12H\n\x06\x41ttach\x12\x1c.nereid.control.RouterReport\x1a\x1c.nereid.control.RouterUpdate(\x01\x30\x01\x32w\n\x11StatisticsControl\x12\x62\n\x0fResetStatistics\x12&.nereid.control.ResetStatisticsRequest\x1a\'.nereid.control.ResetStatisticsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_VERSIONCOUNTERS_INCREMENTSENTRY']._loaded_options = None
+  _globals['_VERSIONCOUNTERS_INCREMENTSENTRY']._serialized_options = b'8\001'
+  _globals['_LATENCYDISTRIBUTION_COUNTSENTRY']._loaded_options = None
+  _globals['_LATENCYDISTRIBUTION_COUNTSENTRY']._serialized_options = b'8\001'
   _globals['_WORKERREPORT']._serialized_start=68
   _globals['_WORKERREPORT']._serialized_end=345
   _globals['_WORKERHELLO']._serialized_start=348
@@ -60,24 +64,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UNLOADMODEL']._serialized_end=1344
   _globals['_INSPECTMODEL']._serialized_start=1346
   _globals['_INSPECTMODEL']._serialized_end=1464
-  _globals['_ROUTERREPORT']._serialized_start=1466
-  _globals['_ROUTERREPORT']._serialized_end=1586
-  _globals['_ROUTERHELLO']._serialized_start=1588
-  _globals['_ROUTERHELLO']._serialized_end=1645
-  _globals['_ROUTESAPPLIED']._serialized_start=1647
-  _globals['_ROUTESAPPLIED']._serialized_end=1680
-  _globals['_ROUTERUPDATE']._serialized_start=1682
-  _globals['_ROUTERUPDATE']._serialized_end=1752
-  _globals['_ROUTETABLE']._serialized_start=1754
-  _globals['_ROUTETABLE']._serialized_end=1843
-  _globals['_MODELROUTE']._serialized_start=1845
-  _globals['_MODELROUTE']._serialized_end=1919
-  _globals['_VERSIONROUTE']._serialized_start=1922
-  _globals['_VERSIONROUTE']._serialized_end=2158
-  _globals['_VERSIONROUTE_STATE']._serialized_start=2082
-  _globals['_VERSIONROUTE_STATE']._serialized_end=2158
-  _globals['_WORKERCONTROL']._serialized_start=2160
-  _globals['_WORKERCONTROL']._serialized_end=2250
-  _globals['_ROUTERCONTROL']._serialized_start=2252
-  _globals['_ROUTERCONTROL']._serialized_end=2341
+  _globals['_ROUTERREPORT']._serialized_start=1467
+  _globals['_ROUTERREPORT']._serialized_end=1643
+  _globals['_ROUTERHELLO']._serialized_start=1645
+  _globals['_ROUTERHELLO']._serialized_end=1702
+  _globals['_ROUTESAPPLIED']._serialized_start=1704
+  _globals['_ROUTESAPPLIED']._serialized_end=1737
+  _globals['_STATISTICSREPORT']._serialized_start=1740
+  _globals['_STATISTICSREPORT']._serialized_end=1918
+  _globals['_VERSIONCOUNTERS']._serialized_start=1921
+  _globals['_VERSIONCOUNTERS']._serialized_end=2173
+  _globals['_VERSIONCOUNTERS_INCREMENTSENTRY']._serialized_start=2124
+  _globals['_VERSIONCOUNTERS_INCREMENTSENTRY']._serialized_end=2173
+  _globals['_LATENCYDISTRIBUTION']._serialized_start=2176
+  _globals['_LATENCYDISTRIBUTION']._serialized_end=2340
+  _globals['_LATENCYDISTRIBUTION_COUNTSENTRY']._serialized_start=2295
+  _globals['_LATENCYDISTRIBUTION_COUNTSENTRY']._serialized_end=2340
+  _globals['_WAITINGREQUESTS']._serialized_start=2342
+  _globals['_WAITINGREQUESTS']._serialized_end=2406
+  _globals['_ROUTERUPDATE']._serialized_start=2409
+  _globals['_ROUTERUPDATE']._serialized_end=2676
+  _globals['_STATISTICSAPPLIED']._serialized_start=2678
+  _globals['_STATISTICSAPPLIED']._serialized_end=2715
+  _globals['_COLLECTSTATISTICS']._serialized_start=2717
+  _globals['_COLLECTSTATISTICS']._serialized_end=2756
+  _globals['_STATISTICSSETTINGS']._serialized_start=2758
+  _globals['_STATISTICSSETTINGS']._serialized_end=2809
+  _globals['_ROUTETABLE']._serialized_start=2811
+  _globals['_ROUTETABLE']._serialized_end=2900
+  _globals['_MODELROUTE']._serialized_start=2902
+  _globals['_MODELROUTE']._serialized_end=2976
+  _globals['_VERSIONROUTE']._serialized_start=2979
+  _globals['_VERSIONROUTE']._serialized_end=3215
+  _globals['_VERSIONROUTE_STATE']._serialized_start=3139
+  _globals['_VERSIONROUTE_STATE']._serialized_end=3215
+  _globals['_RESETSTATISTICSREQUEST']._serialized_start=3217
+  _globals['_RESETSTATISTICSREQUEST']._serialized_end=3256
+  _globals['_RESETSTATISTICSRESPONSE']._serialized_start=3258
+  _globals['_RESETSTATISTICSRESPONSE']._serialized_end=3301
+  _globals['_WORKERCONTROL']._serialized_start=3303
+  _globals['_WORKERCONTROL']._serialized_end=3393
+  _globals['_ROUTERCONTROL']._serialized_start=3395
+  _globals['_ROUTERCONTROL']._serialized_end=3484
+  _globals['_STATISTICSCONTROL']._serialized_start=3486
+  _globals['_STATISTICSCONTROL']._serialized_end=3605
 # @@protoc_insertion_point(module_scope)

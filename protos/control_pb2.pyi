@@ -423,21 +423,25 @@ class RouterReport(_message.Message):
 
     HELLO_FIELD_NUMBER: _builtins.int
     APPLIED_FIELD_NUMBER: _builtins.int
+    STATISTICS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___RouterHello: ...
     @_builtins.property
     def applied(self) -> Global___RoutesApplied: ...
+    @_builtins.property
+    def statistics(self) -> Global___StatisticsReport: ...
     def __init__(
         self,
         *,
         hello: Global___RouterHello | None = ...,
         applied: Global___RoutesApplied | None = ...,
+        statistics: Global___StatisticsReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report", "statistics", b"statistics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "applied"]  # noqa: Y015
+    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "applied", "statistics"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_report) -> _WhichOneofReturnType_report | None: ...
 
@@ -486,26 +490,276 @@ class RoutesApplied(_message.Message):
 Global___RoutesApplied: _TypeAlias = RoutesApplied  # noqa: Y015
 
 @_typing.final
+class StatisticsReport(_message.Message):
+    """What a router has counted since its last report, and what it holds now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    LOOP_LAG_NS_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """Numbers the reports of one router process that count something, from 1
+    without gaps; 0 for one that counts nothing. A report is sent again after a
+    lost stream until it is acknowledged, and counts once however often it comes.
+    """
+    collection: _builtins.int
+    """The number of the CollectStatistics it answers; 0 if it came by itself."""
+    loop_lag_ns: _builtins.int
+    """The latest that the router's loop was for its own timer since the last report."""
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionCounters]: ...
+    @_builtins.property
+    def waiting(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingRequests]:
+        """All versions for which requests wait: a whole fact, not a difference."""
+
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        collection: _builtins.int = ...,
+        versions: _abc.Iterable[Global___VersionCounters] | None = ...,
+        waiting: _abc.Iterable[Global___WaitingRequests] | None = ...,
+        loop_lag_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "loop_lag_ns", b"loop_lag_ns", "sequence", b"sequence", "versions", b"versions", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatisticsReport: _TypeAlias = StatisticsReport  # noqa: Y015
+
+@_typing.final
+class VersionCounters(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class IncrementsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    LAST_INFERENCE_MS_FIELD_NUMBER: _builtins.int
+    INCREMENTS_FIELD_NUMBER: _builtins.int
+    LATENCIES_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.int
+    last_inference_ms: _builtins.int
+    """Milliseconds since 1970; 0 if nothing was inferred."""
+    @_builtins.property
+    def increments(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """By the names of services/core/statistics_fields.py."""
+
+    @_builtins.property
+    def latencies(self) -> _containers.RepeatedCompositeFieldContainer[Global___LatencyDistribution]:
+        """Only if StatisticsSettings asked for them."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.int = ...,
+        last_inference_ms: _builtins.int = ...,
+        increments: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        latencies: _abc.Iterable[Global___LatencyDistribution] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["increments", b"increments", "last_inference_ms", b"last_inference_ms", "latencies", b"latencies", "model", b"model", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VersionCounters: _TypeAlias = VersionCounters  # noqa: Y015
+
+@_typing.final
+class LatencyDistribution(_message.Message):
+    """How many requests took how long, in buckets of equal relative width."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class CountsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PHASE_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    SUM_NS_FIELD_NUMBER: _builtins.int
+    phase: _builtins.str
+    """"request", "queue", "compute_input", "compute_infer", "compute_output"."""
+    sum_ns: _builtins.int
+    @_builtins.property
+    def counts(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        phase: _builtins.str = ...,
+        counts: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        sum_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "phase", b"phase", "sum_ns", b"sum_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LatencyDistribution: _TypeAlias = LatencyDistribution  # noqa: Y015
+
+@_typing.final
+class WaitingRequests(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.int
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "model", b"model", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitingRequests: _TypeAlias = WaitingRequests  # noqa: Y015
+
+@_typing.final
 class RouterUpdate(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUTES_FIELD_NUMBER: _builtins.int
+    STATISTICS_APPLIED_FIELD_NUMBER: _builtins.int
+    COLLECT_STATISTICS_FIELD_NUMBER: _builtins.int
+    STATISTICS_SETTINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def routes(self) -> Global___RouteTable: ...
+    @_builtins.property
+    def statistics_applied(self) -> Global___StatisticsApplied: ...
+    @_builtins.property
+    def collect_statistics(self) -> Global___CollectStatistics: ...
+    @_builtins.property
+    def statistics_settings(self) -> Global___StatisticsSettings: ...
     def __init__(
         self,
         *,
         routes: Global___RouteTable | None = ...,
+        statistics_applied: Global___StatisticsApplied | None = ...,
+        collect_statistics: Global___CollectStatistics | None = ...,
+        statistics_settings: Global___StatisticsSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["routes", b"routes", "update", b"update"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "routes", b"routes", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["routes", b"routes", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "routes", b"routes", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["routes"]  # noqa: Y015
+    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["routes", "statistics_applied", "collect_statistics", "statistics_settings"]  # noqa: Y015
     _WhichOneofArgType_update: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_update) -> _WhichOneofReturnType_update | None: ...
 
 Global___RouterUpdate: _TypeAlias = RouterUpdate  # noqa: Y015
+
+@_typing.final
+class StatisticsApplied(_message.Message):
+    """Everything up to the report of this number is safe."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatisticsApplied: _TypeAlias = StatisticsApplied  # noqa: Y015
+
+@_typing.final
+class CollectStatistics(_message.Message):
+    """Report at once, and say which request for it this answers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    collection: _builtins.int
+    def __init__(
+        self,
+        *,
+        collection: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectStatistics: _TypeAlias = CollectStatistics  # noqa: Y015
+
+@_typing.final
+class StatisticsSettings(_message.Message):
+    """What to count besides the counters; sent before anything else."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LATENCY_DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
+    latency_distributions: _builtins.bool
+    def __init__(
+        self,
+        *,
+        latency_distributions: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["latency_distributions", b"latency_distributions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatisticsSettings: _TypeAlias = StatisticsSettings  # noqa: Y015
 
 @_typing.final
 class RouteTable(_message.Message):
@@ -613,3 +867,49 @@ class VersionRoute(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VersionRoute: _TypeAlias = VersionRoute  # noqa: Y015
+
+@_typing.final
+class ResetStatisticsRequest(_message.Message):
+    """------------------------------------------------------------- statistics
+
+    Set all counters of a model's versions to zero.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetStatisticsRequest: _TypeAlias = ResetStatisticsRequest  # noqa: Y015
+
+@_typing.final
+class ResetStatisticsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The versions that had counted anything."""
+
+    def __init__(
+        self,
+        *,
+        versions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetStatisticsResponse: _TypeAlias = ResetStatisticsResponse  # noqa: Y015

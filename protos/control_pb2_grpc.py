@@ -169,3 +169,78 @@ class RouterControl:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class StatisticsControlStub:
+    """For the command `nereid stats`.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ResetStatistics = channel.unary_unary(
+                '/nereid.control.StatisticsControl/ResetStatistics',
+                request_serializer=protos_dot_control__pb2.ResetStatisticsRequest.SerializeToString,
+                response_deserializer=protos_dot_control__pb2.ResetStatisticsResponse.FromString,
+                _registered_method=True)
+
+
+class StatisticsControlServicer:
+    """For the command `nereid stats`.
+    """
+
+    def ResetStatistics(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_StatisticsControlServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ResetStatistics': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetStatistics,
+                    request_deserializer=protos_dot_control__pb2.ResetStatisticsRequest.FromString,
+                    response_serializer=protos_dot_control__pb2.ResetStatisticsResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'nereid.control.StatisticsControl', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('nereid.control.StatisticsControl', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class StatisticsControl:
+    """For the command `nereid stats`.
+    """
+
+    @staticmethod
+    def ResetStatistics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nereid.control.StatisticsControl/ResetStatistics',
+            protos_dot_control__pb2.ResetStatisticsRequest.SerializeToString,
+            protos_dot_control__pb2.ResetStatisticsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

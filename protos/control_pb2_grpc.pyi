@@ -80,3 +80,31 @@ class RouterControlServicer(metaclass=_abc_1.ABCMeta):
         """The first report is the hello."""
 
 def add_RouterControlServicer_to_server(servicer: RouterControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class StatisticsControlStub:
+    """For the command `nereid stats`."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> StatisticsControlAsyncStub: ...
+    ResetStatistics: _grpc.UnaryUnaryMultiCallable[_control_pb2.ResetStatisticsRequest, _control_pb2.ResetStatisticsResponse]
+
+@_typing.type_check_only
+class StatisticsControlAsyncStub(StatisticsControlStub):
+    """For the command `nereid stats`."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ResetStatistics: _aio.UnaryUnaryMultiCallable[_control_pb2.ResetStatisticsRequest, _control_pb2.ResetStatisticsResponse]  # type: ignore[assignment]
+
+class StatisticsControlServicer(metaclass=_abc_1.ABCMeta):
+    """For the command `nereid stats`."""
+
+    @_abc_1.abstractmethod
+    def ResetStatistics(
+        self,
+        request: _control_pb2.ResetStatisticsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.ResetStatisticsResponse, _abc.Awaitable[_control_pb2.ResetStatisticsResponse]]: ...
+
+def add_StatisticsControlServicer_to_server(servicer: StatisticsControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
