@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from services.control import command_line as control
 from services.router import app as router
 from services.worker import app as worker
 
@@ -107,6 +108,15 @@ def test_the_three_doors_are_published_and_no_other() -> None:
     }
     expected = {"router": ["8001:8001"], "envoy": ["8000:8000", "8002:8002"]}
     assert published == expected
+
+
+def test_control_understands_its_flags() -> None:
+    command = words("control")
+    assert command[:2] == ["nereid", "control"]
+    settings = control.parse(command[2:])
+    assert settings.listen == "0.0.0.0:8003"
+    assert settings.redis_url == "redis://redis:6379/0"
+    assert [str(root) for root in settings.catalog.roots] == ["/models"]
 
 
 def test_the_router_understands_its_flags() -> None:
