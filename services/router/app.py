@@ -93,6 +93,7 @@ class RouterApp:
         self._internal.add_method(SERVE_METHOD, self._inference.dispatcher.accept)
         self._add_rest(self._internal, settings.http_max_input_size)
         self._control = ControlClient(
+            self._reactor,
             settings.control,
             control_pb2.RouterHello(
                 router_id=uuid.uuid4().hex,
@@ -157,14 +158,10 @@ class RouterApp:
         self._public_health.changed()
 
     def _table_arrived(self, table: RouteTable) -> None:
-        """Apply a new table on the loop's thread; acknowledge it when in force."""
-
-        def apply() -> None:
-            acknowledge = functools.partial(self._control.acknowledge, table.revision)
-            self._inference.apply(table, acknowledge)
-            self._readiness_changed()
-
-        self._reactor.call_soon_threadsafe(apply)
+        """Apply a new table; acknowledge it when it is in force."""
+        acknowledge = functools.partial(self._control.acknowledge, table.revision)
+        self._inference.apply(table, acknowledge)
+        self._readiness_changed()
 
     def _signalled(self, number: int, _frame: object) -> None:
         _log.info("stopping", signal=signal.Signals(number).name)

@@ -1,19 +1,16 @@
 """The router's stream from control: route tables come, acknowledgements go.
 
-A thread of its own with grpcio's public API. While control is away the router
-serves by the last table it had, and dials again.
+While control is away the router serves by the last table it had, and dials again.
 """
 
-import queue
-import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from typing import Final
 
-import grpc
 import structlog
 
-from protos import control_pb2, control_pb2_grpc
-from services.core.completion_queue import UNLIMITED_MESSAGES
+from protos import control_pb2
+from services.core.completion_queue import ClientStream, Reactor
 from services.core.errors import ServingError
 from services.core.lifecycle import ModelState
 from services.core.model_config_proto import from_proto
@@ -21,8 +18,10 @@ from services.router.route_table import Route, RouteTable
 
 _log = structlog.get_logger(__name__)
 
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 2.0
+_ATTACH_METHOD: Final = "/nereid.control.RouterControl/Attach"
+_LOOK_EVERY_NS: Final = 20_000_000
+_FIRST_PAUSE_NS: Final = 100_000_000
+_LONGEST_PAUSE_NS: Final = 2_000_000_000
 
 _STATES: Final = {
     control_pb2.VersionRoute.UNKNOWN: ModelState.UNKNOWN,
@@ -61,65 +60,77 @@ def route_table_from_proto(message: control_pb2.RouteTable) -> RouteTable:
 
 
 class ControlClient:
-    """Keeps one RouterControl.Attach stream open."""
+    """Keeps one RouterControl.Attach stream open, from the loop's own thread.
+
+    A thread that waited on the stream would take part in C-core's polling: it
+    would be woken for the clients' sockets and wake the loop in turn, which cost
+    20 us of CPU a request at concurrency 32. So the loop looks at the stream every
+    20 ms instead.
+    """
 
     def __init__(
         self,
+        reactor: Reactor,
         target: str,
         hello: control_pb2.RouterHello,
         on_table: Callable[[RouteTable], None],
     ) -> None:
-        """Prepare to dial ``target``; ``on_table`` is called on the stream's thread."""
+        """Prepare to dial ``target``; ``on_table`` is called on the loop's thread."""
+        self._reactor = reactor
         self._target = target
-        self._hello = hello
+        self._hello = control_pb2.RouterReport(hello=hello)
         self._on_table = on_table
-        self._reports: queue.SimpleQueue[control_pb2.RouterReport | None] = (
-            queue.SimpleQueue()
-        )
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._stream: ClientStream | None = None
+        self._pause_ns = _FIRST_PAUSE_NS
+        self._stopped = False
 
     def start(self) -> None:
-        """Begin to dial."""
-        self._thread.start()
+        """Dial, and keep dialling."""
+        if self._stopped:
+            return
+        self._stream = ClientStream(self._target, _ATTACH_METHOD)
+        self.send(self._hello)
+        self._look()
 
     def acknowledge(self, revision: int) -> None:
-        """Tell control that ``revision`` is in force; from any thread."""
+        """Tell control that ``revision`` is in force."""
         applied = control_pb2.RoutesApplied(revision=revision)
-        self._reports.put(control_pb2.RouterReport(applied=applied))
+        self.send(control_pb2.RouterReport(applied=applied))
+
+    def send(self, report: control_pb2.RouterReport) -> None:
+        """Send ``report`` if control is there; on the loop's thread."""
+        if self._stream is not None:
+            self._stream.send(report.SerializeToString())
 
     def stop(self) -> None:
         """Hang up and dial no more."""
-        self._stopped.set()
-        self._reports.put(None)
+        self._stopped = True
+        if self._stream is not None:
+            self._stream.cancel()
 
-    def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
-        while not self._stopped.is_set():
-            try:
-                with grpc.insecure_channel(
-                    self._target, options=UNLIMITED_MESSAGES
-                ) as channel:
-                    stub = control_pb2_grpc.RouterControlStub(channel)
-                    self._reports = queue.SimpleQueue()
-                    for update in stub.Attach(self._outgoing(self._reports)):
-                        pause_s = _FIRST_PAUSE_S
-                        self._apply(update)
-                        if self._stopped.is_set():
-                            return
-            except grpc.RpcError as error:
-                _log.info("control is away", reason=error.details(), retry_s=pause_s)
-            self._stopped.wait(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    def _look(self) -> None:
+        stream = self._stream
+        if stream is None:
+            return
+        for message in stream.arrived():
+            self._pause_ns = _FIRST_PAUSE_NS
+            self._apply(message)
+        if stream.status is None:
+            self._after(_LOOK_EVERY_NS, self._look)
+            return
+        stream.close()
+        self._stream = None
+        if self._stopped:
+            return
+        _log.info("control is away", reason=stream.status[1])
+        self._after(self._pause_ns, self.start)
+        self._pause_ns = min(2 * self._pause_ns, _LONGEST_PAUSE_NS)
 
-    def _outgoing(
-        self, reports: "queue.SimpleQueue[control_pb2.RouterReport | None]"
-    ) -> Iterator[control_pb2.RouterReport]:
-        yield control_pb2.RouterReport(hello=self._hello)
-        while (report := reports.get()) is not None:
-            yield report
+    def _after(self, delay_ns: int, callback: Callable[[], None]) -> None:
+        self._reactor.call_at(time.monotonic_ns() + delay_ns, callback)
 
-    def _apply(self, update: control_pb2.RouterUpdate) -> None:
+    def _apply(self, message: bytes) -> None:
+        update = control_pb2.RouterUpdate.FromString(message)
         if update.WhichOneof("update") != "routes":
             return
         try:

@@ -42,6 +42,7 @@ class ClientStream:
         self._unsent: deque[bytes] = deque()
         self._received: bytes | None = None
         self._over = False
+        self._marker = object()
         self.status: tuple[int, str] | None = None
         self._call.operate((cygrpc.ReceiveMessageOperation(0),), self._receive)
 
@@ -63,6 +64,25 @@ class ClientStream:
             if event.tag is not None:
                 event.tag(event)
         return None
+
+    def arrived(self) -> list[bytes]:
+        """Return the messages that are here, without waiting for more.
+
+        For a loop that has other work: it calls this now and then, always from
+        one thread, in place of ``receive``. ``status`` is set at the end.
+        """
+        messages: list[bytes] = []
+        if self.status is not None:
+            return messages
+        # An empty batch completes at once: what comes before it was here already.
+        self._call.operate((), self._marker)
+        while (event := self._call.next_event()).tag is not self._marker:
+            if event.tag is not None:
+                event.tag(event)
+            if self._received is not None:
+                messages.append(self._received)
+                self._received = None
+        return messages
 
     def send(self, message: bytes) -> None:
         """Send ``message`` after those before it; never blocks."""

@@ -16,6 +16,9 @@ from services.core.completion_queue.client_stream import ClientStream
 _log = structlog.get_logger(__name__)
 
 _EVENTS_BEFORE_FORCED_DRAIN: Final = 64
+# One empty poll may only mean that C-core looked at one socket of several: with two
+# the batches at concurrency 8 grew from 3.3 to 6.3 requests.
+_EMPTY_POLLS_WHEN_DRAINED: Final = 2
 # Below this a timer is met by polling: C-core would be up to 1 ms late.
 _POLLED_WAIT_NS: Final = 2_000_000
 _POLL_SLEEP_NS: Final = 50_000
@@ -84,10 +87,17 @@ class Reactor:
     def _serve(self) -> None:
         poll = self.queue.poll
         timeout = cygrpc.CompletionType.queue_timeout
-        since_drain = 0
+        empty_polls = since_drain = 0
         while self._running:
             if self._when_drained:
                 event = poll(0)
+                if event.completion_type == timeout:
+                    empty_polls += 1
+                    if empty_polls == _EMPTY_POLLS_WHEN_DRAINED:
+                        empty_polls = since_drain = 0
+                        self._run_due()
+                    continue
+                empty_polls = 0
                 since_drain += 1
             elif self._timers:
                 event = self._poll_until_timer(poll)
@@ -96,9 +106,7 @@ class Reactor:
             tag = event.tag
             if tag is not None:
                 tag(event)
-            if (
-                tag is None and event.completion_type == timeout
-            ) or since_drain > _EVENTS_BEFORE_FORCED_DRAIN:
+            if since_drain > _EVENTS_BEFORE_FORCED_DRAIN:
                 since_drain = 0
                 self._run_due()
             # The event keeps its call and its message alive: let them go now.
@@ -106,10 +114,13 @@ class Reactor:
 
     def _poll_until_timer(self, poll: Callable[..., Any]) -> Any:
         wait_ns = self._timers[0].when_ns - time.monotonic_ns()
+        if wait_ns <= 0:
+            self._run_due()
+            return poll(0)
         if wait_ns > _POLLED_WAIT_NS:
             return poll(time.time() + wait_ns / 1e9 - 0.001)
         event = poll(0)
-        if wait_ns > 0 and event.completion_type == cygrpc.CompletionType.queue_timeout:
+        if event.completion_type == cygrpc.CompletionType.queue_timeout:
             time.sleep(min(wait_ns, _POLL_SLEEP_NS) / 1e9)
         return event
 

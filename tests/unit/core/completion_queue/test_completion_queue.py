@@ -243,6 +243,23 @@ def test_a_stream_still_being_answered_sees_its_client_leave(target: str) -> Non
     assert isinstance(SlowTalk.left.get(timeout=5), SlowTalk)
 
 
+def test_a_client_stream_can_be_looked_at_without_waiting(target: str) -> None:
+    with stream_to(target) as stream:
+        assert stream.arrived() == []
+        stream.send(b"a")
+        stream.send(b"b")
+        seen: list[bytes] = []
+        while len(seen) < 4:
+            seen += stream.arrived()
+        assert seen == [b"a!", b"a?", b"b!", b"b?"]
+        assert stream.arrived() == []
+        stream.cancel()
+        while stream.status is None:
+            stream.arrived()
+        assert stream.status[0] == grpc.StatusCode.CANCELLED.value[0]
+        assert stream.arrived() == []
+
+
 def test_a_client_stream_to_nobody_ends_as_unavailable(tmp_path: Path) -> None:
     with closing(ClientStream(f"unix:{tmp_path}/nobody", STREAM)) as stream:
         assert stream.receive() is None
