@@ -13,8 +13,7 @@ from typing import Final
 # grpcio's EventEngine costs a thread hop for every event: router and worker
 # took 94 + 35 us a request with it, 54 + 20 without.
 _GRPC_EXPERIMENTS: Final = (
-    "-event_engine_listener,-event_engine_client,"
-    "-event_engine_for_all_other_endpoints"
+    "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints"
 )
 
 # mallopt's parameters, malloc.h. Without them every message above 128 KiB is
