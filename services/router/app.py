@@ -24,7 +24,7 @@ from services.core.process_tuning import settle
 from services.router.cold_call import cold_calls
 from services.router.control_client import ControlClient
 from services.router.dispatcher import SERVE_METHOD
-from services.router.forward import ControlForwarder
+from services.router.forward import FORWARDED_METHODS, ControlForwarder
 from services.router.health import CHECK_METHOD, WATCH_METHOD, Health
 from services.router.health import SERVICE_NAME as HEALTH_SERVICE
 from services.router.infer_call import INFER_METHOD, infer_calls
@@ -43,6 +43,8 @@ from services.router.stream_infer import STREAM_INFER_METHOD, stream_infer_calls
 _log = structlog.get_logger(__name__)
 
 _COLD_THREADS: Final = 8
+# A load takes as long as it takes; meanwhile metadata is to be had.
+_MANAGEMENT_THREADS: Final = 32
 _EXIT_TIMEOUT_S: Final = 30
 _QUIET_POLL_NS: Final = 20_000_000
 _PUBLIC_SERVICES: Final = (
@@ -84,6 +86,7 @@ class RouterApp:
         self._reactor = Reactor()
         self._inference = Inference(self._reactor, self._readiness_changed)
         self._pool = ThreadPoolExecutor(_COLD_THREADS, thread_name_prefix="cold")
+        self._management = ThreadPoolExecutor(_MANAGEMENT_THREADS, "management")
         self._forwarder = ControlForwarder(settings.control)
         self._servicer = InferenceServicer(self._inference)
         self._public_health = Health(self._is_serving)
@@ -121,15 +124,17 @@ class RouterApp:
         _log.info("router is up", grpc_port=settings.grpc_port)
         self._reactor.run()
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._management.shutdown(wait=False, cancel_futures=True)
         self._forwarder.close()
 
     def _server(self, health: Health) -> Server:
         server = Server(self._reactor)
         server.add_hot_method(INFER_METHOD, infer_calls(self._inference))
         server.add_method(STREAM_INFER_METHOD, stream_infer_calls(self._inference))
-        methods = {**self._servicer.methods(), **self._forwarder.methods()}
-        for name, handle in methods.items():
+        for name, handle in self._servicer.methods().items():
             server.add_method(name, cold_calls(handle, self._pool))
+        for name, handle in self._forwarder.methods().items():
+            server.add_method(name, cold_calls(handle, self._management))
         server.add_method(CHECK_METHOD, health.check)
         server.add_method(WATCH_METHOD, health.watch)
         for name in REFLECTION_METHODS:
@@ -145,7 +150,9 @@ class RouterApp:
             self._inference, self._servicer, self._forwarder.methods()
         )
         for name, handle in service.methods().items():
-            server.add_method(name, rest_calls(handle, self._pool))
+            is_forwarded = name.rpartition("/")[2] in FORWARDED_METHODS
+            pool = self._management if is_forwarded else self._pool
+            server.add_method(name, rest_calls(handle, pool))
 
     def _is_serving(self, service: str) -> bool | None:
         if not service or service in _PUBLIC_SERVICES:

@@ -13,7 +13,7 @@ from protos import inference_pb2 as pb
 from services.core.completion_queue import NativeCall, NativeMetadata, UnaryCall
 from services.core.errors import InvalidRequestError, ServingError
 from services.core.version import VERSION
-from services.router import rest_documents, rest_http_body
+from services.router import rest_documents, rest_http_body, rest_repository
 from services.router.cold_call import ColdMethod
 from services.router.inference import Inference
 from services.router.model_metadata import model_metadata
@@ -59,6 +59,8 @@ class RestService:
             REST_SERVICE + "ModelConfig": self.model_config,
             REST_SERVICE + "ModelStatistics": self.model_statistics,
             REST_SERVICE + "RepositoryIndex": self.repository_index,
+            REST_SERVICE + "RepositoryModelLoad": self.repository_model_load,
+            REST_SERVICE + "RepositoryModelUnload": self.repository_model_unload,
         }
 
     def server_live(self, call: RestCall) -> HttpReply:
@@ -111,6 +113,22 @@ class RestService:
         return rest_documents.repository_index(
             pb.RepositoryIndexResponse.FromString(answer)
         )
+
+    def repository_model_load(self, call: RestCall) -> HttpReply:
+        """Answer once the model serves."""
+        request = rest_repository.read_load_request(
+            call.body, call.model, call.repository
+        )
+        self._forwarded[SERVICE + "RepositoryModelLoad"](request.SerializeToString())
+        return rest_documents.EMPTY_JSON
+
+    def repository_model_unload(self, call: RestCall) -> HttpReply:
+        """Answer once the model gets no more requests."""
+        request = rest_repository.read_unload_request(
+            call.body, call.model, call.repository
+        )
+        self._forwarded[SERVICE + "RepositoryModelUnload"](request.SerializeToString())
+        return rest_documents.EMPTY_JSON
 
 
 class RestUnaryCall(UnaryCall):

@@ -87,6 +87,7 @@ MESSAGE_EDGES: Final = {
     "router/rest_http_body.py",
     "router/rest_infer_document.py",
     "router/rest_parameters.py",
+    "router/rest_repository.py",
     "router/rest_request.py",
     "router/rest_response.py",
     "router/rest_service.py",
