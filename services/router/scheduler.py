@@ -19,12 +19,13 @@ from services.core.errors import (
     ServingError,
     StoppingError,
 )
+from services.core.statistics_fields import FailureReason
 from services.core.status import status_of
 from services.core.wire_format import WireFormatError
 from services.router.batch_response import replies_of, timing_of
 from services.router.batcher import Batcher, BatchPolicy
 from services.router.route_table import Route
-from services.router.statistics import ModelStatistics
+from services.router.statistics import ModelStatistics, failure_reason
 
 _log = structlog.get_logger(__name__)
 
@@ -155,6 +156,8 @@ class Scheduler:
     def forget(self, request: PendingRequest) -> None:
         """Drop a request whose client has left, if it still waits."""
         self._batcher.remove(request)
+        waited_ns = self._now_ns() - request.enqueued_ns
+        self.statistics.failed(waited_ns, FailureReason.CANCELED)
 
     def attach(self, instance: Instance) -> None:
         """Take an instance into service."""
@@ -184,8 +187,12 @@ class Scheduler:
         try:
             timing, start = timing_of(message)
             replies = replies_of(message, start)
-            rows = answered = success_ns = 0
+            batch_rows = rows = answered = success_ns = 0
             for request, (response, error) in zip(batch, replies, strict=True):
+                batch_rows += request.rows
+                if not request.open:
+                    # Its client left: counted then.
+                    continue
                 elapsed_ns = now_ns - request.enqueued_ns
                 if response is not None:
                     request.answer(response)
@@ -194,20 +201,20 @@ class Scheduler:
                     success_ns += elapsed_ns
                 elif error is not None:
                     request.fail(error.code or _INTERNAL, error.message)
-                    self.statistics.failed(elapsed_ns)
+                    self.statistics.failed(elapsed_ns, FailureReason.BACKEND)
         except (WireFormatError, ValueError, IndexError):
             _log.exception("a worker's answer could not be read", **self._names())
             self._fail_all(batch, BackendError("the worker's answer could not be read"))
             return
-        if answered:
-            self.statistics.last_inference_ms = time.time_ns() // 1_000_000
-            self.statistics.executed(
-                rows=rows,
-                requests=answered,
-                queue_ns=success_ns - answered * (now_ns - execution.dispatched_ns),
-                success_ns=success_ns,
-                timing=timing,
-            )
+        self.statistics.executed(
+            batch_rows=batch_rows,
+            rows=rows,
+            requests=answered,
+            queue_ns=success_ns - answered * (now_ns - execution.dispatched_ns),
+            success_ns=success_ns,
+            timing=timing,
+            at_ms=time.time_ns() // 1_000_000,
+        )
         if self._on_quiet is not None:
             self._check_quiet()
 
@@ -267,6 +274,7 @@ class Scheduler:
                 text = f"the worker died while it executed '{self.route.model}', twice"
                 self._fail_all((request,), ModelNotReadyError(text))
         if again:
+            self.statistics.retried(len(again))
             _log.warning(
                 "requests of a lost instance run again",
                 requests=len(again),
@@ -281,7 +289,9 @@ class Scheduler:
         for request in requests:
             if request.open:
                 refuse(request, error)
-                self.statistics.failed(now_ns - request.enqueued_ns)
+                self.statistics.failed(
+                    now_ns - request.enqueued_ns, failure_reason(error)
+                )
 
     def _names(self) -> dict[str, object]:
         return {"model": self.route.model, "version": self.route.version}

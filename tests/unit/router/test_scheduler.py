@@ -3,7 +3,7 @@
 The puppet instance holds each batch until the test lets it go.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -237,9 +237,60 @@ def test_statistics_count_rows_requests_and_executions(stage: Stage) -> None:
     assert (counted.inference_count, counted.execution_count) == (4, 1)
     assert (counted.success.count, counted.success.ns) == (2, 10 * MS)
     assert (counted.queue.count, counted.queue.ns) == (2, 0)
-    assert counted.compute.compute_infer.ns == 6 * MS
-    assert counted.batches[4].compute_infer.count == 1
-    assert counted.batches[4].compute_infer.ns == 3 * MS
+    assert counted.compute.infer_ns == 6 * MS
+    assert (counted.batches[4].count, counted.batches[4].infer_ns) == (1, 3 * MS)
+
+
+def test_an_execution_counts_also_for_those_whom_it_failed(stage: Stage) -> None:
+    instance = stage.instance()
+    stage.enqueue("a", "b", rows=2)
+    stage.complete(instance, response(b""), error(3, "bad"))
+    stage.enqueue("c", rows=2)
+    stage.complete(instance, error(3, "bad"))
+    counts = taken(stage)
+    assert (counts["inference_count"], counts["execution_count"]) == (2, 2)
+    assert (counts["batch.4.count"], counts["batch.2.count"]) == (1, 1)
+    assert (counts["success.count"], counts["fail.count"]) == (1, 2)
+    assert counts["fail.BACKEND"] == 2
+
+
+def test_a_client_that_left_is_counted_once_whether_it_waited_or_not(
+    stage: Stage,
+) -> None:
+    (waiting,) = stage.enqueue("waiting")
+    stage.clock_ns = 3 * MS
+    waiting.open = False
+    stage.scheduler.forget(waiting)
+    instance = stage.instance()
+    (executing,) = stage.enqueue("executing")
+    executing.open = False
+    stage.scheduler.forget(executing)
+    stage.complete(instance, response(b""))
+    counts = taken(stage)
+    assert (counts["fail.CANCELED"], counts["fail.ns"]) == (2, 3 * MS)
+    assert counts["execution_count"] == 1
+    assert {"inference_count", "success.count"} & counts.keys() == set()
+
+
+def test_requests_that_run_again_are_counted_as_retries(stage: Stage) -> None:
+    stage.enqueue("a", "b")
+    instance = stage.instance()
+    stage.scheduler.detach(instance, instance.held.pop().batch)
+    assert taken(stage) == {"retries": 2}
+
+
+def test_who_is_refused_because_the_server_stops_failed_for_another_reason(
+    stage: Stage,
+) -> None:
+    stage.enqueue("a")
+    stage.scheduler.close()
+    assert taken(stage)["fail.OTHER"] == 1
+
+
+def taken(stage: Stage) -> Mapping[str, int]:
+    increments = stage.scheduler.statistics.take()
+    assert increments is not None
+    return increments.counts
 
 
 def test_waiting_counts_as_queueing_until_the_batch_leaves(stage: Stage) -> None:
