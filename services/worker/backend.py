@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from numpy.typing import NDArray
 
 from services.core.datatype import DataType
 from services.core.model_config import ModelConfig
 from services.worker.device import Device
+from services.worker.request_details import RequestDetails
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 
@@ -23,12 +24,14 @@ class ModelSource:
         version: The model version.
         directory: ``<repository>/<model>/<version>``, absolute.
         device: The one this worker has.
+        config_json: ``config`` as the configuration endpoint shows it.
     """
 
     config: ModelConfig
     version: int
     directory: str
     device: Device
+    config_json: str = "{}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +110,100 @@ class Backend(Protocol):
         ...
 
 
+class RequestTensor(NamedTuple):
+    """One input of a single request.
+
+    Attributes:
+        slot: Its place among the configuration's inputs.
+        shape: The model's, after the configuration's reshape, rows included.
+        data: As on the wire (BYTES: each element behind its length); valid only
+            during the call.
+    """
+
+    slot: int
+    shape: tuple[int, ...]
+    data: memoryview
+
+
+class BackendCall(NamedTuple):
+    """One request, for a backend that takes them one by one.
+
+    Attributes:
+        request_id: The client's; may be empty.
+        inputs: In the request's order.
+        outputs: Indices of the configuration's outputs that are wanted.
+        details: What else the client said.
+    """
+
+    request_id: str
+    inputs: tuple[RequestTensor, ...]
+    outputs: tuple[int, ...]
+    details: RequestDetails
+
+
+class ReplyTensor(NamedTuple):
+    """One output of a single request.
+
+    Attributes:
+        slot: Its place among the configuration's outputs.
+        datatype: Of its elements.
+        shape: The model's, rows included.
+        data: As on the wire; valid until the next call.
+    """
+
+    slot: int
+    datatype: DataType
+    shape: tuple[int, ...]
+    data: memoryview
+
+
+class BackendReply(NamedTuple):
+    """The tensors that answer one request, and parameters for the client."""
+
+    tensors: tuple[ReplyTensor, ...]
+    parameters: Mapping[str, bool | int | float | str]
+
+
+class BackendFailure(NamedTuple):
+    """Why one request has no answer: a google.rpc.Code and a text."""
+
+    code: int
+    text: str
+
+
+BackendAnswer: TypeAlias = BackendReply | BackendFailure
+
+
+@runtime_checkable
+class RequestBackend(Protocol):
+    """One model instance that takes a batch request by request.
+
+    As with Backend, one thread at a time calls it.
+    """
+
+    def execute_requests(self, calls: Sequence[BackendCall]) -> Sequence[BackendAnswer]:
+        """Run one batch.
+
+        Returns:
+            One answer for each of ``calls``, in order.
+
+        Raises:
+            BackendError: the runtime failed; the batch fails, the instance
+                lives on.
+        """
+        ...
+
+    def unload(self) -> None:
+        """Release everything; nothing is called afterwards."""
+        ...
+
+
 class Runtime(Protocol):
     """The way to load models of one kind. Called from several threads."""
 
     def load(
         self, source: ModelSource, places: Sequence[InstancePlace]
-    ) -> Sequence[Backend]:
+    ) -> Sequence[Backend | RequestBackend]:
         """Load one model version.
 
         Returns:

@@ -9,7 +9,7 @@ import grpc
 import structlog
 
 from protos import control_pb2, control_pb2_grpc, model_config_pb2
-from services.core import model_config_proto
+from services.core import model_config_json, model_config_proto
 from services.core.errors import ServingError
 from services.worker.backend import FoundModel, FoundTensor, InstancePlace, ModelSource
 from services.worker.backoff import Backoff
@@ -223,6 +223,7 @@ class ControlClient:
             version=version,
             directory=directory,
             device=self._device,
+            config_json=model_config_json.to_json(config).decode(),
         )
 
 

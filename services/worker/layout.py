@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from services.core import wire_format
 from services.core.datatype import DataType
 from services.core.errors import InvalidRequestError
+from services.worker.request_details import NO_DETAILS, RequestDetails
 from services.worker.signature import Signature, TensorSpec, element_count
 
 _RAW_FIELD: Final = 7
@@ -38,6 +39,7 @@ class ParsedRequest:
 
     inputs: tuple[ParsedInput, ...]
     output_names: tuple[str, ...]
+    details: RequestDetails = NO_DETAILS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +68,14 @@ class Layout:
         header: The bytes themselves.
         rows: Of this request; 1 if the model does not batch.
         inputs: In the order of the raw contents.
-        outputs: Indices of the signature's outputs, in the reply's order.
+        outputs: Indices of the signature's outputs, ascending: replies have the
+            model's order, whatever order the client asked in.
         batch_key: Requests may share a batch if theirs are equal.
         spans: Start and end of each tensor, relative to the header's end; None
             if one is BYTES.
         prefixes: Offset and bytes of the tag and length before each tensor.
         raw_size: From the header's end to the request's.
+        details: What else the header says.
     """
 
     header: bytes
@@ -82,6 +86,7 @@ class Layout:
     spans: Spans | None
     prefixes: tuple[tuple[int, bytes], ...]
     raw_size: int
+    details: RequestDetails = NO_DETAILS
 
     def locate(self, message: bytes, begin: int, end: int) -> Spans | None:
         """Return where each tensor lies in ``message``.
@@ -147,18 +152,19 @@ def make_layout(
         rows = tensor_rows
         inputs.append(layout)
     _check_names(signature, [one.index for one in inputs])
-    names = dict.fromkeys(request.output_names or output_indices)
-    outputs = tuple(_index(output_indices, name, "output", signature) for name in names)
+    names = request.output_names or output_indices
+    wanted = {_index(output_indices, name, "output", signature) for name in names}
     spans, prefixes, raw_size = _fixed_spans(inputs)
     return Layout(
         header=header,
         rows=rows,
         inputs=tuple(inputs),
-        outputs=outputs,
+        outputs=tuple(sorted(wanted)),
         batch_key=tuple(sorted((one.index, one.row_shape) for one in inputs)),
         spans=spans,
         prefixes=prefixes,
         raw_size=raw_size,
+        details=request.details,
     )
 
 

@@ -23,10 +23,12 @@ from services.worker.backend import (
     FoundModel,
     InstancePlace,
     ModelSource,
+    RequestBackend,
     Runtime,
 )
 from services.worker.execution import Execution
-from services.worker.instance import Instance, Stream
+from services.worker.instance import Instance, Run, Stream
+from services.worker.request_execution import RequestExecution
 from services.worker.signature import Signature
 
 # Loading is mostly reading files and optimising graphs: a few at once pay.
@@ -86,7 +88,7 @@ Dial: TypeAlias = Callable[[LoadOrder, str, str], Stream]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loaded:
-    backends: tuple[Backend, ...]
+    backends: tuple[Backend | RequestBackend, ...]
     instances: tuple[Instance, ...]
 
     def connect(self, endpoints: tuple[str, ...]) -> None:
@@ -207,14 +209,14 @@ class Loader:
         self._reports.loaded(generation)
 
     def _instances(
-        self, order: LoadOrder, backends: Sequence[Backend]
+        self, order: LoadOrder, backends: Sequence[Backend | RequestBackend]
     ) -> tuple[Instance, ...]:
         source = order.source
         signature = Signature.from_config(source.config, source.version)
         return tuple(
             Instance(
                 place.name,
-                Execution(signature, backend, self._clock).run,
+                _run(signature, backend, self._clock),
                 partial(self._dial, order, place.name),
             )
             for place, backend in zip(order.places, backends, strict=True)
@@ -239,6 +241,13 @@ class Loader:
             self._reports.inspection_failed(inspection, describe(error))
             return
         self._reports.inspected(inspection, found)
+
+
+def _run(signature: Signature, backend: Backend | RequestBackend, clock: Clock) -> Run:
+    """Return what answers the batches of one instance."""
+    if isinstance(backend, RequestBackend):
+        return RequestExecution(signature, backend, clock).run
+    return Execution(signature, backend, clock).run
 
 
 def describe(error: Exception) -> str:

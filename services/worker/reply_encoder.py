@@ -190,7 +190,7 @@ class ReplyEncoder:
         return _Template(metadata=metadata, cuts=tuple(cuts), size=size)
 
     def _opening(self, template: _Template, id_size: int) -> bytes:
-        opening = _enclose(template.size + id_size) + self._head
+        opening = enclose(template.size + id_size) + self._head
         if len(template.openings) < _MAX_OPENINGS:
             template.openings[id_size] = opening
         return opening
@@ -203,7 +203,7 @@ class ReplyEncoder:
         for output in member.layout.outputs:
             raw = blocks[output].rows(member.first_row, member.layout.rows)
             parts += (wire_format.length_prefix(_RAW_FIELD, len(raw)), raw)
-        return [_enclose(sum(map(len, parts))), *parts]
+        return [enclose(sum(map(len, parts))), *parts]
 
 
 def encode_error(error: Exception) -> bytes:
@@ -212,7 +212,7 @@ def encode_error(error: Exception) -> bytes:
     return wire.error_reply(code.value[0], text)
 
 
-def _enclose(response_size: int) -> bytes:
+def enclose(response_size: int) -> bytes:
     """Return what precedes a response of this size within a BatchResponse."""
     inner = wire_format.length_prefix(_RESPONSE_FIELD, response_size)
     return wire_format.length_prefix(_REPLY_FIELD, len(inner) + response_size) + inner

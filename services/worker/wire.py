@@ -1,10 +1,14 @@
 """The worker's protobuf messages, read and written."""
 
+from collections.abc import Mapping
+
 from google.protobuf.message import DecodeError
 
 from protos import inference_pb2, worker_pb2
 from services.core.errors import InvalidRequestError
+from services.core.status import status_of
 from services.worker.layout import ParsedInput, ParsedRequest
+from services.worker.request_details import Parameter, details_of
 from services.worker.signature import TensorSpec
 
 
@@ -23,6 +27,7 @@ def parse_request(request: bytes) -> ParsedRequest:
             for tensor in message.inputs
         ),
         output_names=tuple(tensor.name for tensor in message.outputs),
+        details=details_of(_parameters(message)),
     )
 
 
@@ -52,6 +57,35 @@ def response_output(spec: TensorSpec, shape: tuple[int, ...]) -> bytes:
     return response.SerializeToString()
 
 
+def response_tensor(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    """Return one entry of ModelInferResponse.outputs, with tag and length."""
+    response = inference_pb2.ModelInferResponse()
+    response.outputs.add(name=name, datatype=datatype, shape=shape)
+    return response.SerializeToString()
+
+
+def response_parameters(parameters: Mapping[str, Parameter]) -> bytes:
+    """Return ModelInferResponse.parameters, with tags and lengths."""
+    response = inference_pb2.ModelInferResponse()
+    for key, value in parameters.items():
+        target = response.parameters[key]
+        if isinstance(value, bool):
+            target.bool_param = value
+        elif isinstance(value, int):
+            target.int64_param = value
+        elif isinstance(value, float):
+            target.double_param = value
+        else:
+            target.string_param = value
+    return response.SerializeToString(deterministic=True)
+
+
+def error_status(error: Exception) -> tuple[int, str]:
+    """Return an error's google.rpc.Code, and its text for the client."""
+    code, text = status_of(error)
+    return int(code.value[0]), text
+
+
 def error_reply(code: int, text: str) -> bytes:
     """Return one entry of BatchResponse.reply that is an error.
 
@@ -61,6 +95,15 @@ def error_reply(code: int, text: str) -> bytes:
     """
     reply = worker_pb2.Reply(error=worker_pb2.ReplyError(code=code, message=text))
     return worker_pb2.BatchResponse(reply=[reply]).SerializeToString()
+
+
+def _parameters(message: inference_pb2.ModelInferRequest) -> dict[str, Parameter]:
+    found = {}
+    for key, value in message.parameters.items():
+        choice = value.WhichOneof("parameter_choice")
+        if choice is not None:
+            found[key] = getattr(value, choice)
+    return found
 
 
 def _parse(request: bytes) -> inference_pb2.ModelInferRequest:

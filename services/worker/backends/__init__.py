@@ -32,6 +32,9 @@ BACKENDS: Final[Mapping[str, BackendEntry]] = {
         requires=("onnxruntime",),
         extra="cpu (or gpu)",
     ),
+    "python": BackendEntry(
+        module="services.worker.backends.python", requires=(), extra=""
+    ),
 }
 
 # Triton's older way to say which backend.

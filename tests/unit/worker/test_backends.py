@@ -57,7 +57,7 @@ def test_no_runtime_is_imported_before_a_model_needs_it() -> None:
     program = (
         "import sys, services.worker.app, services.worker.worker;"
         "from services.worker import backends;"
-        "assert backends.available_backends() == ('onnxruntime',);"
+        "assert 'onnxruntime' in backends.available_backends();"
         "sys.exit('onnxruntime' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", program], check=False)

@@ -179,7 +179,7 @@ def test_a_worker_says_what_it_is(house: House) -> None:
     assert hello.worker_id == "w"
     assert hello.device.kind == control_pb2.Device.CPU
     assert hello.device.memory_bytes == 1 << 30
-    assert list(hello.backends) == ["onnxruntime"]
+    assert list(hello.backends) == ["onnxruntime", "python"]
     assert list(hello.generations) == []
 
 

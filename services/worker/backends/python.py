@@ -1,0 +1,117 @@
+"""Models written in Python, each instance in a process of its own."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from services.core.errors import BackendError, ConfigError
+from services.core.model_config import InstanceKind
+from services.worker.backend import (
+    FoundModel,
+    InstancePlace,
+    ModelSource,
+    Runtime,
+)
+from services.worker.device import DeviceKind
+from services.worker.python_backend.frames import Frame
+from services.worker.python_backend.host import environment
+from services.worker.python_backend.host.child import Child
+from services.worker.python_backend.host.python_instance import PythonInstance
+
+_DEFAULT_FILENAME: Final = "model.py"
+
+
+def runtime() -> Runtime:
+    """Return the way to load Python models."""
+    return PythonRuntime()
+
+
+class PythonRuntime:
+    """Loads Python models."""
+
+    def load(
+        self, source: ModelSource, places: Sequence[InstancePlace]
+    ) -> tuple[PythonInstance, ...]:
+        """Load one model version; see Runtime."""
+        file = model_file(source)
+        python = environment.interpreter(
+            dict(source.config.parameters), str(Path(source.directory).parent)
+        )
+        instances: list[PythonInstance] = []
+        try:
+            for place in places:
+                instance = PythonInstance(
+                    place.name,
+                    _starter(python, place.name),
+                    initialize_order(source, place, file),
+                    [one.datatype for one in source.config.inputs],
+                )
+                instances.append(instance)
+        except BaseException:
+            for instance in instances:
+                instance.unload()
+            raise
+        return tuple(instances)
+
+    def inspect(self, source: ModelSource) -> FoundModel:
+        """Refuse; see Runtime."""
+        raise ConfigError(
+            f"model '{source.config.name}': a Python model does not name its tensors"
+        )
+
+
+def model_file(source: ModelSource) -> str:
+    """Return the path of a model's code: in the version's folder or the model's.
+
+    Raises:
+        BackendError: there is none.
+    """
+    name = source.config.default_model_filename or _DEFAULT_FILENAME
+    folder = Path(source.directory)
+    candidates = (folder / name, folder.parent / name)
+    for path in candidates:
+        if path.is_file():
+            return str(path)
+    text = (
+        f"Python model file not found in neither '{candidates[0]}' nor"
+        f" '{candidates[1]}'"
+    )
+    raise BackendError(text)
+
+
+def initialize_order(source: ModelSource, place: InstancePlace, file: str) -> bytes:
+    """Return what a process needs to know to initialize the model."""
+    config = source.config
+    order = {
+        "file": file,
+        "instance": place.name,
+        "inputs": [one.name for one in config.inputs],
+        "outputs": [one.name for one in config.outputs],
+        "is_decoupled": config.decoupled,
+        "args": {
+            "model_config": source.config_json,
+            "model_instance_kind": _kind(source, place),
+            "model_instance_name": place.name,
+            "model_instance_device_id": str(source.device.index),
+            "model_repository": str(Path(source.directory).parent),
+            "model_version": str(source.version),
+            "model_name": config.name,
+        },
+    }
+    return json.dumps(order).encode()
+
+
+def _kind(source: ModelSource, place: InstancePlace) -> str:
+    groups = source.config.instance_groups
+    kind = groups[place.group].kind if place.group < len(groups) else InstanceKind.AUTO
+    if kind is InstanceKind.AUTO:
+        return "GPU" if source.device.kind is DeviceKind.GPU else "CPU"
+    return kind.name.removeprefix("KIND_")
+
+
+def _starter(python: str, name: str) -> Callable[[Callable[[Frame], None]], Child]:
+    def start(on_event: Callable[[Frame], None]) -> Child:
+        return Child(python, name, on_event, environment.variables(python))
+
+    return start

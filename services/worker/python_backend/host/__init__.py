@@ -1,0 +1,1 @@
+"""The worker's side: starts models' processes and speaks to them."""

@@ -1,0 +1,143 @@
+"""One model's process, from start to end."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from services.core import parent_death
+from services.core.errors import BackendError
+from services.worker.python_backend import frames
+from services.worker.python_backend.frames import Frame, FrameSocket, Kind
+from services.worker.python_backend.host import spawning
+
+_START: Final = str(Path(frames.__file__).with_name("start.py"))
+# How long a model may take to finalize before it is killed.
+_FAREWELL_S: Final = 30.0
+
+_log = structlog.get_logger(__name__)
+
+
+class ProcessGoneError(Exception):
+    """The model's process has ended without being told to."""
+
+
+class Child:
+    """A process that obeys one order at a time.
+
+    Attributes:
+        pid: Its number.
+    """
+
+    def __init__(
+        self,
+        python: str,
+        name: str,
+        on_event: Callable[[Frame], None],
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """Start it.
+
+        Args:
+            python: The interpreter.
+            name: Of the instance, for the process list.
+            on_event: Given what it sends unasked; called by one thread.
+            environment: In place of this process's.
+
+        Raises:
+            BackendError: it cannot be started.
+        """
+        work, their_work = socket.socketpair()
+        events, their_events = socket.socketpair()
+        theirs = (their_work.fileno(), their_events.fileno())
+        argv = [python, _START, *map(str, theirs), name]
+        own = os.environ if environment is None else environment
+        variables = {**own, **parent_death.environment_for_child()}
+        try:
+            self._process = spawning.spawn(
+                lambda: subprocess.Popen(
+                    argv,
+                    env=variables,
+                    pass_fds=theirs,
+                    stdin=subprocess.DEVNULL,
+                    process_group=0,
+                )
+            )
+        except OSError as error:
+            work.close()
+            events.close()
+            text = f"cannot start a Python process for '{name}': {error}"
+            raise BackendError(text) from error
+        finally:
+            their_work.close()
+            their_events.close()
+        self._name = name
+        self._on_event = on_event
+        self._work = FrameSocket(work)
+        self._events = FrameSocket(events)
+        self.pid = self._process.pid
+        threading.Thread(
+            target=self._listen, name=f"{name} events", daemon=True
+        ).start()
+
+    def order(
+        self, kind: Kind, body: bytes = b"", descriptors: Sequence[int] = ()
+    ) -> Frame:
+        """Send an order and wait for the answer; one thread at a time.
+
+        Raises:
+            ProcessGoneError: the process has ended.
+        """
+        try:
+            self._work.send(kind, body, descriptors)
+            return self._work.receive()
+        except (OSError, EOFError) as error:
+            raise ProcessGoneError(str(error)) from error
+
+    def tell(self, kind: Kind, body: bytes) -> None:
+        """Send what needs no answer, from any thread; nothing if it has ended."""
+        with contextlib.suppress(OSError):
+            self._events.send(kind, body)
+
+    def is_alive(self) -> bool:
+        """Return whether the process runs."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Finalize the model and end the process, kindly if it lets us."""
+        killer = threading.Timer(_FAREWELL_S, self._process.kill)
+        killer.daemon = True
+        killer.start()
+        try:
+            self.order(Kind.FINALIZE)
+        except ProcessGoneError as error:
+            _log.debug("a model's process was gone", name=self._name, reason=str(error))
+        self._work.close()
+        self._process.wait()
+        killer.cancel()
+        self._events.close()
+
+    def kill(self) -> int:
+        """End the process at once; return its status, -N if a signal ended it."""
+        self._process.kill()
+        self._work.close()
+        status = self._process.wait()
+        self._events.close()
+        return status
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                frame = self._events.receive()
+            except EOFError:
+                return
+            try:
+                self._on_event(frame)
+            except Exception:  # noqa: BLE001 - logged; others may follow
+                _log.exception("an event of a model was lost", name=self._name)

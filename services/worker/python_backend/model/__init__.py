@@ -1,0 +1,1 @@
+"""The model's side: what runs in a process of the Python backend."""

@@ -1,0 +1,24 @@
+"""The event loop of models that are written with ``async``."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+
+class Coroutines:
+    """Runs coroutines in one loop with a thread of its own, begun when needed."""
+
+    def __init__(self) -> None:
+        """Begin without a thread."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self, coroutine: "Coroutine[Any, Any, Any]") -> "Future[Any]":
+        """Begin ``coroutine`` and return where its result will be."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(
+                target=self._loop.run_forever, name="coroutines", daemon=True
+            ).start()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)

@@ -1,0 +1,117 @@
+"""A model's process: it obeys the worker until the worker hangs up."""
+
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+from typing import Any
+
+from services.worker.python_backend.frames import Frame, FrameSocket, Kind
+from services.worker.python_backend.model.errors import describe
+from services.worker.python_backend.model.execution import ModelExecution, Names
+from services.worker.python_backend.model.loading import completed_config, load_class
+from services.worker.python_backend.model.log import Logger
+
+_CANCELLATION = struct.Struct("<QI")
+
+
+def serve(work: int, events: int) -> None:
+    """Serve one instance over two connected sockets; does not return.
+
+    Args:
+        work: Orders and their answers, in turns.
+        events: What comes at any time.
+    """
+    process = ModelProcess(
+        FrameSocket(socket.socket(fileno=work)),
+        FrameSocket(socket.socket(fileno=events)),
+    )
+    try:
+        process.run()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Threads that the model has left running do not delay the end.
+        os._exit(0)
+
+
+class ModelProcess:
+    """One instance of a model."""
+
+    def __init__(self, work: FrameSocket, events: FrameSocket) -> None:
+        """Begin without a model."""
+        self._work = work
+        self._events = events
+        self._model: Any = None
+        self._execution: ModelExecution | None = None
+
+    def run(self) -> None:
+        """Obey until the worker hangs up, or has the model finalized."""
+        Logger.write = self._log
+        threading.Thread(target=self._listen, name="events", daemon=True).start()
+        while True:
+            try:
+                frame = self._work.receive()
+            except EOFError:
+                return
+            try:
+                kind, body, descriptors = self._obey(frame)
+            except BaseException as error:  # noqa: BLE001 - SystemExit as well
+                kind, body, descriptors = Kind.FAILED, describe(error).encode(), ()
+            try:
+                self._work.send(kind, body, descriptors)
+            except OSError:
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+            del body, frame
+
+    def _obey(self, frame: Frame) -> tuple[Kind, bytes, tuple[int, ...]]:
+        if frame.kind == Kind.EXECUTE and self._execution is not None:
+            return self._execution.run(frame)
+        if frame.kind == Kind.INITIALIZE:
+            self._initialize(json.loads(frame.body))
+            return Kind.DONE, b"", ()
+        if frame.kind == Kind.COMPLETE_CONFIG:
+            order = json.loads(frame.body)
+            config = completed_config(order["file"], order["config"])
+            return Kind.DONE, config.encode(), ()
+        if frame.kind == Kind.IS_READY:
+            return Kind.DONE, b"1" if self._is_ready() else b"0", ()
+        if frame.kind == Kind.FINALIZE:
+            if hasattr(self._model, "finalize"):
+                self._model.finalize()
+            return Kind.DONE, b"", ()
+        raise ValueError(f"no order of kind {frame.kind} is known here")
+
+    def _initialize(self, order: dict[str, Any]) -> None:
+        model = load_class(order["file"])()
+        if hasattr(model, "initialize"):
+            model.initialize(order["args"])
+        self._model = model
+        self._execution = ModelExecution(
+            model,
+            instance=order["instance"],
+            names=Names(tuple(order["inputs"]), tuple(order["outputs"])),
+            is_decoupled=order["is_decoupled"],
+            events=self._events,
+        )
+
+    def _is_ready(self) -> bool:
+        if not hasattr(self._model, "is_ready"):
+            return self._model is not None
+        return bool(self._model.is_ready())
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                frame = self._events.receive()
+            except EOFError:
+                return
+            if frame.kind == Kind.CANCEL and self._execution is not None:
+                self._execution.cancel(*_CANCELLATION.unpack(frame.body))
+
+    def _log(self, level: int, message: str) -> None:
+        self._events.send(Kind.LOG, bytes([level]) + message.encode(errors="replace"))

@@ -1,0 +1,223 @@
+"""Requests: those a model is given, and those it makes."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from services.worker.python_backend.model.errors import TritonModelException
+from services.worker.python_backend.model.response import InferenceResponse
+from services.worker.python_backend.model.sender import InferenceResponseSender
+from services.worker.python_backend.model.tensor import Tensor
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START: Final = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END: Final = 2
+TRITONSERVER_REQUEST_RELEASE_ALL: Final = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: Final = 2
+
+TRITONSERVER_MEMORY_CPU: Final = 0
+TRITONSERVER_MEMORY_GPU: Final = 2
+
+
+@dataclass(frozen=True)
+class PreferredMemory:
+    """Where the outputs of a call to another model should lie; a wish only."""
+
+    memory_type: int = TRITONSERVER_MEMORY_CPU
+    device_id: int = 0
+
+
+class InferenceTrace:
+    """The trace that a request belongs to; passed on, not looked into."""
+
+    def get_context(self) -> str:
+        """Return the OpenTelemetry context as JSON; "" if there is none."""
+        return ""
+
+
+# Set by the process: the model itself has no way to reach the worker.
+_caller: Callable[..., Any] | None = None
+
+
+def set_caller(caller: Callable[..., Any]) -> None:
+    """Let requests made by the model be answered."""
+    global _caller  # noqa: PLW0603 - one process, one model
+    _caller = caller
+
+
+class InferenceRequest:
+    """One request: received by ``execute``, or made to call another model."""
+
+    def __init__(  # noqa: PLR0917 - Triton's signature
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] = (),
+        requested_output_names: Sequence[str] = (),
+        model_name: str = "",
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace | None = None,
+        parameters: dict[str, object] | None = None,
+    ) -> None:
+        """Make a request to another model.
+
+        Args:
+            request_id: Comes back with the answer.
+            correlation_id: Of the sequence, if it is part of one.
+            inputs: The tensors.
+            requested_output_names: The outputs that are wanted.
+            model_name: Whom to ask.
+            model_version: -1: the newest that is served.
+            flags: Of a sequence: start, end.
+            timeout: In microseconds, 0 for none.
+            preferred_memory: Where the outputs should lie.
+            trace: The trace to go on with.
+            parameters: For the model: strings, whole numbers, floats and bools.
+        """
+        self._request_id = request_id
+        self._correlation_id = correlation_id
+        self._inputs = list(inputs)
+        self._output_names = list(requested_output_names)
+        self._model_name = model_name
+        self._model_version = model_version
+        self._flags = flags
+        self._timeout = timeout
+        self._preferred_memory = preferred_memory or PreferredMemory()
+        self._trace = trace or InferenceTrace()
+        self._parameters = dict(parameters or {})
+        self._sender: InferenceResponseSender | None = None
+
+    @classmethod
+    def received(
+        cls,
+        *,
+        request_id: str,
+        details: str,
+        inputs: list[Tensor],
+        output_names: list[str],
+        sender: InferenceResponseSender,
+    ) -> "InferenceRequest":
+        """Return a request as ``execute`` is given it.
+
+        Args:
+            request_id: The client's.
+            details: As ``messages.CallMessage`` has them.
+            inputs: Its tensors.
+            output_names: Those that are wanted.
+            sender: The way back.
+        """
+        request = cls(request_id, 0, inputs, output_names)
+        if details:
+            found = json.loads(details)
+            request._correlation_id = found.get("correlation_id", 0)
+            request._flags = found.get("flags", 0)
+            request._timeout = found.get("timeout", 0)
+            request._parameters = found.get("parameters", {})
+        request._sender = sender
+        return request
+
+    def inputs(self) -> list[Tensor]:
+        """Return the tensors."""
+        return self._inputs
+
+    def request_id(self) -> str:
+        """Return the client's id; may be empty."""
+        return self._request_id
+
+    def correlation_id(self) -> int | str:
+        """Return the sequence's id; 0 if there is no sequence."""
+        return self._correlation_id
+
+    def requested_output_names(self) -> list[str]:
+        """Return the outputs that are wanted."""
+        return self._output_names
+
+    def set_requested_output_names(self, names: Sequence[str]) -> None:
+        """Want these outputs."""
+        self._output_names = list(names)
+
+    def model_name(self) -> str:
+        """Return who is asked."""
+        return self._model_name
+
+    def model_version(self) -> int:
+        """Return which version is asked; -1 for the newest."""
+        return self._model_version
+
+    def flags(self) -> int:
+        """Return the sequence flags."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Set the sequence flags."""
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """Return the microseconds the request may take; 0: no limit."""
+        return self._timeout
+
+    def parameters(self) -> str:
+        """Return the client's parameters as a JSON object."""
+        return json.dumps(self._parameters)
+
+    def preferred_memory(self) -> PreferredMemory:
+        """Return where the outputs should lie."""
+        return self._preferred_memory
+
+    def trace(self) -> InferenceTrace:
+        """Return the trace it belongs to."""
+        return self._trace
+
+    def is_cancelled(self) -> bool:
+        """Return whether nobody waits for the answer any longer."""
+        return self._sender is not None and self._sender.is_cancelled()
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """Return the way back.
+
+        Raises:
+            TritonModelException: it was not received but made here.
+        """
+        if self._sender is None:
+            raise TritonModelException(
+                "a request that the model made itself has no response sender"
+            )
+        self._sender.is_taken = True
+        return self._sender
+
+    def set_release_flags(self, flags: int) -> None:
+        """Say what becomes of the request after ``execute``.
+
+        Raises:
+            TritonModelException: it should be rescheduled, which is not supported.
+        """
+        if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
+            raise TritonModelException("rescheduling a request is not supported")
+
+    def exec(
+        self,
+        decoupled: bool = False,  # noqa: FBT001, FBT002 - Triton's signature
+        execution_timeout: int = 0,
+    ) -> Any:  # noqa: ANN401 - a response, or an iterator of them
+        """Have another model answer; see ``calls``."""
+        return _reach()(self, decoupled, execution_timeout)
+
+    async def async_exec(
+        self,
+        decoupled: bool = False,  # noqa: FBT001, FBT002 - Triton's signature
+        execution_timeout: int = 0,
+    ) -> Any:  # noqa: ANN401 - a response, or an iterator of them
+        """Have another model answer without blocking this thread."""
+        import asyncio  # noqa: PLC0415 - most models never need it
+
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, self.exec, decoupled, execution_timeout)
+
+
+def _reach() -> Callable[..., InferenceResponse]:
+    if _caller is None:
+        raise TritonModelException("other models cannot be called from here")
+    return _caller
