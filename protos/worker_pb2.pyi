@@ -71,50 +71,142 @@ class BatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def request(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Serialized inference.ModelInferRequest."""
+
+    @_builtins.property
+    def cancelled(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestPlace]:
+        """Requests of earlier batches that nobody waits for any longer. A message that
+        has some is no batch: it has no requests, is not counted and not answered. It
+        may name requests that are answered already. A model that does not look (and
+        every model that is not decoupled) answers all the same.
+        """
 
     def __init__(
         self,
         *,
         request: _abc.Iterable[_builtins.bytes] | None = ...,
+        cancelled: _abc.Iterable[Global___RequestPlace] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchRequest: _TypeAlias = BatchRequest  # noqa: Y015
 
 @_typing.final
+class RequestPlace(_message.Message):
+    """One request of those that went down this stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    batch: _builtins.int
+    """The batch: batches are counted from 0 on each stream."""
+    request: _builtins.int
+    """Its place within the batch."""
+    def __init__(
+        self,
+        *,
+        batch: _builtins.int = ...,
+        request: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestPlace: _TypeAlias = RequestPlace  # noqa: Y015
+
+@_typing.final
 class BatchResponse(_message.Message):
+    """The end of an execution: `timing`, always there, and `reply`. The instance is then
+    free for the next batch.
+
+    A decoupled model (ModelConfig.model_transaction_policy.decoupled) answers by
+    `streamed`, in messages of their own that have nothing else, begin with another tag
+    than `timing`, and end nothing. They come at any time from the batch on, before
+    and after the end of its execution and between the messages of later batches, until
+    one is `final` for each request.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TIMING_FIELD_NUMBER: _builtins.int
     REPLY_FIELD_NUMBER: _builtins.int
+    STREAMED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def timing(self) -> Global___BatchTiming:
         """First on the wire, so that a router finds it at a fixed place."""
 
     @_builtins.property
     def reply(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reply]:
-        """One for each request, in the order of the requests."""
+        """One for each request, in the order of the requests. Of a decoupled model it is an
+        error, which ends the request as a final one would, or empty: the request has
+        been or will be answered by `streamed`.
+        """
+
+    @_builtins.property
+    def streamed(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamedReply]:
+        """Usually one. Those to one request come in order."""
 
     def __init__(
         self,
         *,
         timing: Global___BatchTiming | None = ...,
         reply: _abc.Iterable[Global___Reply] | None = ...,
+        streamed: _abc.Iterable[Global___StreamedReply] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reply", b"reply", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reply", b"reply", "streamed", b"streamed", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchResponse: _TypeAlias = BatchResponse  # noqa: Y015
+
+@_typing.final
+class StreamedReply(_message.Message):
+    """One of any number of answers to a request of a decoupled model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    FINAL_FIELD_NUMBER: _builtins.int
+    REPLY_FIELD_NUMBER: _builtins.int
+    batch: _builtins.int
+    """The request, as in RequestPlace."""
+    request: _builtins.int
+    final: _builtins.bool
+    """Nothing more comes for this request."""
+    @_builtins.property
+    def reply(self) -> Global___Reply:
+        """Absent if the model only says that nothing more comes. An error need not be
+        final.
+        """
+
+    def __init__(
+        self,
+        *,
+        batch: _builtins.int = ...,
+        request: _builtins.int = ...,
+        final: _builtins.bool = ...,
+        reply: Global___Reply | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "final", b"final", "reply", b"reply", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamedReply: _TypeAlias = StreamedReply  # noqa: Y015
 
 @_typing.final
 class BatchTiming(_message.Message):
