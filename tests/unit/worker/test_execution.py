@@ -85,7 +85,7 @@ def test_rows_are_counted_not_requests() -> None:
         assert answer.array("SUM").tolist() == ints(n, 0, 0, 0, rows=n).tolist()
 
 
-def test_each_request_gets_the_outputs_it_asked_for_in_its_order() -> None:
+def test_each_request_gets_the_outputs_it_asked_for_in_the_models_order() -> None:
     backend = PuppetBackend()
     found = run(
         request({"A": A, "B": B}, outputs=["SUM"]),
@@ -97,7 +97,7 @@ def test_each_request_gets_the_outputs_it_asked_for_in_its_order() -> None:
     assert [answer.names for answer in found] == [
         ("SUM",),
         ("DIFF",),
-        ("DIFF", "SUM"),
+        ("SUM", "DIFF"),
         ("SUM", "DIFF"),
     ]
     for answer in found:
