@@ -26,6 +26,7 @@ from services.core.errors import (
 )
 from services.core.model_config import ModelConfig, ModelInput
 from services.router.learned_headers import LearnedHeaders, Verdict
+from services.router.request_timing import TIMING_PARAMETER
 from services.router.route_table import Route, RouteTable
 from services.router.typed_contents import raw_contents
 
@@ -39,6 +40,7 @@ _PARAMETER_TYPES: Final = {
     "sequence_end": ("bool_param",),
     "priority": ("int64_param", "uint64_param"),
     "timeout": ("int64_param", "uint64_param"),
+    TIMING_PARAMETER: ("bool_param",),
 }
 _BATCH_NOTE: Final = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch "
@@ -121,6 +123,9 @@ def admit_in_full(body: bytes, table: RouteTable) -> tuple[Verdict, bytes]:
         rows=max(rows, 1),
         shape_key=_shape_key(request.inputs, route),
         learnable=learnable,
+        wants_timing=request.parameters[TIMING_PARAMETER].bool_param
+        if TIMING_PARAMETER in request.parameters
+        else False,
     )
     return verdict, body
 

@@ -38,6 +38,7 @@ from services.router.rest_infer_call import REST_INFER_METHOD, RestInferDoor
 from services.router.rest_service import RestService, rest_calls
 from services.router.route_table import RouteTable
 from services.router.servicer import InferenceServicer
+from services.router.statistics_reporter import REPORT_EVERY_NS, StatisticsReporter
 from services.router.stream_infer import STREAM_INFER_METHOD, stream_infer_calls
 
 _log = structlog.get_logger(__name__)
@@ -47,6 +48,7 @@ _COLD_THREADS: Final = 8
 _MANAGEMENT_THREADS: Final = 32
 _EXIT_TIMEOUT_S: Final = 30
 _QUIET_POLL_NS: Final = 20_000_000
+_LAST_REPORT_NS: Final = 1_000_000_000
 _PUBLIC_SERVICES: Final = (
     "inference.GRPCInferenceService",
     HEALTH_SERVICE,
@@ -104,6 +106,10 @@ class RouterApp:
             ),
             self._table_arrived,
         )
+        self._reporter = StatisticsReporter(
+            self._inference.statistics, self._inference.waiting, self._control.send
+        )
+        self._connect_reporter()
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain.
@@ -120,6 +126,7 @@ class RouterApp:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
         self._control.start()
+        self._report_at(time.monotonic_ns() + REPORT_EVERY_NS)
         settle()
         _log.info("router is up", grpc_port=settings.grpc_port)
         self._reactor.run()
@@ -164,6 +171,34 @@ class RouterApp:
     def _readiness_changed(self) -> None:
         self._public_health.changed()
 
+    def _connect_reporter(self) -> None:
+        control, reporter = self._control, self._reporter
+        control.on_dial(reporter.connected)
+        control.on_update(
+            "statistics_applied",
+            lambda update: reporter.applied(update.statistics_applied.sequence),
+        )
+        control.on_update(
+            "collect_statistics",
+            lambda update: reporter.collect(update.collect_statistics.collection),
+        )
+        control.on_update(
+            "statistics_settings",
+            lambda update: self._inference.statistics.distribute(
+                is_wanted=update.statistics_settings.latency_distributions
+            ),
+        )
+
+    def _report_at(self, when_ns: int) -> None:
+        """Report at ``when_ns``, and regularly from then on."""
+
+        def report() -> None:
+            now_ns = time.monotonic_ns()
+            self._reporter.tick(now_ns - when_ns)
+            self._report_at(now_ns + REPORT_EVERY_NS)
+
+        self._reactor.call_at(when_ns, report)
+
     def _table_arrived(self, table: RouteTable) -> None:
         """Apply a new table; acknowledge it when it is in force."""
         acknowledge = functools.partial(self._control.acknowledge, table.revision)
@@ -180,7 +215,6 @@ class RouterApp:
             return
         self._inference.stopping = True
         self._readiness_changed()
-        self._control.stop()
         deadline_ns = (
             time.monotonic_ns() + self._settings.exit_timeout_secs * 1_000_000_000
         )
@@ -193,6 +227,18 @@ class RouterApp:
             self._reactor.call_at(now_ns + _QUIET_POLL_NS, again)
             return
         self._inference.close()
+        self._reporter.collect(0)
+        self._close_when_reported(now_ns + _LAST_REPORT_NS)
+
+    def _close_when_reported(self, deadline_ns: int) -> None:
+        """Close once control has everything, if it is there and not too slow."""
+        now_ns = time.monotonic_ns()
+        is_awaited = self._control.has_stream and not self._reporter.is_settled
+        if is_awaited and now_ns < deadline_ns:
+            again = functools.partial(self._close_when_reported, deadline_ns)
+            self._reactor.call_at(now_ns + _QUIET_POLL_NS, again)
+            return
+        self._control.stop()
         remaining = {self._public, self._internal}
 
         def closed(server: Server) -> None:

@@ -81,8 +81,27 @@ class ControlClient:
         self._hello = control_pb2.RouterReport(hello=hello)
         self._on_table = on_table
         self._stream: ClientStream | None = None
+        self._takers: dict[str, Callable[[control_pb2.RouterUpdate], None]] = {
+            "routes": self._apply_routes
+        }
+        self._greeters: list[Callable[[], None]] = []
         self._pause_ns = _FIRST_PAUSE_NS
         self._stopped = False
+
+    def on_update(
+        self, kind: str, take: Callable[[control_pb2.RouterUpdate], None]
+    ) -> None:
+        """Have ``take`` called with every update of one kind."""
+        self._takers[kind] = take
+
+    def on_dial(self, greet: Callable[[], None]) -> None:
+        """Have ``greet`` called on every new stream, right after the hello."""
+        self._greeters.append(greet)
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether there is a stream, or at least an attempt at one."""
+        return self._stream is not None
 
     def start(self) -> None:
         """Dial, and keep dialling."""
@@ -90,6 +109,8 @@ class ControlClient:
             return
         self._stream = ClientStream(self._target, _ATTACH_METHOD)
         self.send(self._hello)
+        for greet in self._greeters:
+            greet()
         self._look()
 
     def acknowledge(self, revision: int) -> None:
@@ -97,10 +118,16 @@ class ControlClient:
         applied = control_pb2.RoutesApplied(revision=revision)
         self.send(control_pb2.RouterReport(applied=applied))
 
-    def send(self, report: control_pb2.RouterReport) -> None:
-        """Send ``report`` if control is there; on the loop's thread."""
-        if self._stream is not None:
-            self._stream.send(report.SerializeToString())
+    def send(self, report: control_pb2.RouterReport) -> bool:
+        """Send ``report``; on the loop's thread.
+
+        Returns:
+            False if there is no stream. True promises nothing: it may break.
+        """
+        if self._stream is None:
+            return False
+        self._stream.send(report.SerializeToString())
+        return True
 
     def stop(self) -> None:
         """Hang up and dial no more."""
@@ -131,8 +158,11 @@ class ControlClient:
 
     def _apply(self, message: bytes) -> None:
         update = control_pb2.RouterUpdate.FromString(message)
-        if update.WhichOneof("update") != "routes":
-            return
+        take = self._takers.get(update.WhichOneof("update") or "")
+        if take is not None:
+            take(update)
+
+    def _apply_routes(self, update: control_pb2.RouterUpdate) -> None:
         try:
             table = route_table_from_proto(update.routes)
         except ServingError as error:

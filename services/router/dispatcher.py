@@ -46,6 +46,11 @@ class InstanceStream(StreamCall):
         self._executions: deque[Execution] = deque()
         self.begin()
 
+    @property
+    def worker(self) -> str:
+        """Whose instance it is."""
+        return self.hello.worker_id
+
     def serve(self, scheduler: Scheduler) -> None:
         """Execute the batches of ``scheduler`` from now on."""
         self._scheduler = scheduler

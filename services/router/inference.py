@@ -16,6 +16,7 @@ from services.router.admission import Admission
 from services.router.dispatcher import Dispatcher
 from services.router.route_table import Route, RouteTable
 from services.router.scheduler import PendingRequest, Scheduler, refuse
+from services.router.statistics_ledger import StatisticsLedger
 
 _log = structlog.get_logger(__name__)
 
@@ -37,6 +38,7 @@ class Inference:
         "_retired",
         "_schedulers",
         "dispatcher",
+        "statistics",
         "stopping",
     )
 
@@ -49,6 +51,7 @@ class Inference:
         self._schedulers: dict[int, Scheduler] = {}
         self._retired: set[Scheduler] = set()
         self.dispatcher = Dispatcher(on_instances_changed)
+        self.statistics = StatisticsLedger()
         self.stopping = False
 
     @property
@@ -77,6 +80,8 @@ class Inference:
         request.enqueued_ns = time.monotonic_ns()
         request.attempts = 0
         request.scheduler = scheduler = self._schedulers[verdict.route.generation]
+        if verdict.wants_timing:
+            scheduler.time(request)
         scheduler.enqueue(request)
 
     def apply(self, table: RouteTable, applied: Callable[[], None]) -> None:
@@ -128,6 +133,15 @@ class Inference:
         scheduler = self._schedulers.get(route.generation)
         return not self.stopping and scheduler is not None and scheduler.has_instance
 
+    def waiting(self) -> dict[tuple[str, int], int]:
+        """Return how many requests wait for execution, for versions with any."""
+        counts: dict[tuple[str, int], int] = {}
+        for scheduler in (*self._schedulers.values(), *self._retired):
+            if scheduler.waiting:
+                key = (scheduler.route.model, scheduler.route.version)
+                counts[key] = counts.get(key, 0) + scheduler.waiting
+        return counts
+
     def is_ready(self) -> bool:
         """Whether control calls us ready and every ready version has an instance."""
         return (
@@ -143,6 +157,7 @@ class Inference:
 
     def _begin(self, route: Route) -> None:
         scheduler = Scheduler(route, self._reactor)
+        scheduler.statistics = self.statistics.of(route.model, route.version)
         self._schedulers[route.generation] = scheduler
         self.dispatcher.register(scheduler)
         _log.info("route added", model=route.model, version=route.version)

@@ -43,12 +43,14 @@ class Verdict:
         rows: Rows of its tensors, >= 1.
         shape_key: Equal for requests whose tensors fit into one batch.
         learnable: Whether equal headers may share this verdict.
+        wants_timing: Whether the client asked for the times of its request.
     """
 
     route: Route
     rows: int
     shape_key: Hashable
     learnable: bool
+    wants_timing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ batcher whenever either side changes. All on the reactor's thread.
 """
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,8 +22,9 @@ from services.core.errors import (
 from services.core.statistics_fields import FailureReason
 from services.core.status import status_of
 from services.core.wire_format import WireFormatError
-from services.router.batch_response import replies_of, timing_of
+from services.router.batch_response import Reply, replies_of, timing_of
 from services.router.batcher import Batcher, BatchPolicy
+from services.router.request_timing import timing_suffix
 from services.router.route_table import Route
 from services.router.statistics import ModelStatistics, failure_reason
 
@@ -60,9 +61,28 @@ class Execution:
     batch: tuple[PendingRequest, ...]
     dispatched_ns: int
 
+    @property
+    def rows(self) -> int:
+        """Of all its requests."""
+        return sum(request.rows for request in self.batch)
+
+    def durations(
+        self, replies: Iterator[Reply], now_ns: int
+    ) -> Iterator[tuple[int, int]]:
+        """Yield how long each request that succeeded waited, and took in all; ns."""
+        for request, (response, _) in zip(self.batch, replies, strict=True):
+            if response is not None:
+                began_ns = request.enqueued_ns
+                yield self.dispatched_ns - began_ns, now_ns - began_ns
+
 
 class Instance(Protocol):
     """A model instance that takes one batch at a time."""
+
+    @property
+    def worker(self) -> str:
+        """Whose it is."""
+        ...
 
     def execute(self, execution: Execution) -> None:
         """Begin an execution; ``Scheduler.completed`` tells of its end."""
@@ -102,6 +122,7 @@ class Scheduler:
         "_now_ns",
         "_on_quiet",
         "_reactor",
+        "_timed",
         "_timer",
         "dispatch",
         "route",
@@ -123,6 +144,8 @@ class Scheduler:
         self._instances: set[Instance] = set()
         self._idle: list[Instance] = []
         self._timer: Timer | None = None
+        # Whose clients asked for the times of their requests; few, if any.
+        self._timed: set[PendingRequest] = set()
         self._on_quiet: Callable[[], None] | None = None
         # One bound method for all, so that the reactor can tell it is known.
         self.dispatch = self._dispatch
@@ -153,9 +176,14 @@ class Scheduler:
                 # What has already arrived rides along.
                 self._reactor.call_when_drained(self.dispatch)
 
+    def time(self, request: PendingRequest) -> None:
+        """Have the times of ``request`` added to its response."""
+        self._timed.add(request)
+
     def forget(self, request: PendingRequest) -> None:
         """Drop a request whose client has left, if it still waits."""
         self._batcher.remove(request)
+        self._timed.discard(request)
         waited_ns = self._now_ns() - request.enqueued_ns
         self.statistics.failed(waited_ns, FailureReason.CANCELED)
 
@@ -187,6 +215,8 @@ class Scheduler:
         try:
             timing, start = timing_of(message)
             replies = replies_of(message, start)
+            if self._timed:
+                replies = self._with_times(replies, execution, timing, instance)
             batch_rows = rows = answered = success_ns = 0
             for request, (response, error) in zip(batch, replies, strict=True):
                 batch_rows += request.rows
@@ -206,7 +236,11 @@ class Scheduler:
             _log.exception("a worker's answer could not be read", **self._names())
             self._fail_all(batch, BackendError("the worker's answer could not be read"))
             return
-        self.statistics.executed(
+        statistics = self.statistics
+        if statistics.latencies is not None and answered:
+            durations = execution.durations(replies_of(message, start), now_ns)
+            statistics.took(statistics.latencies, durations, timing)
+        statistics.executed(
             batch_rows=batch_rows,
             rows=rows,
             requests=answered,
@@ -232,6 +266,29 @@ class Scheduler:
         self.refuse_all(StoppingError("the server is shutting down"))
         for instance in tuple(self._instances):
             instance.close()
+
+    def _with_times(
+        self,
+        replies: Iterator[Reply],
+        execution: Execution,
+        timing: tuple[int, int, int],
+        instance: Instance,
+    ) -> Iterator[Reply]:
+        """Yield ``replies``, those with their times whose clients asked for them."""
+        for request, (response, error) in zip(execution.batch, replies, strict=True):
+            if response is None or request not in self._timed:
+                yield response, error
+                continue
+            suffix = timing_suffix(
+                queue_ns=execution.dispatched_ns - request.enqueued_ns,
+                batch_size=execution.rows,
+                timing=timing,
+                retries=request.attempts,
+                worker=instance.worker,
+                version=self.route.version_text,
+            )
+            yield response + suffix, None
+        self._timed.difference_update(execution.batch)
 
     def _dispatch(self) -> None:
         idle = self._idle
@@ -286,6 +343,7 @@ class Scheduler:
         self, requests: tuple[PendingRequest, ...], error: ServingError
     ) -> None:
         now_ns = self._now_ns()
+        self._timed.difference_update(requests)
         for request in requests:
             if request.open:
                 refuse(request, error)

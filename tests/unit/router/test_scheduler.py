@@ -67,6 +67,8 @@ class PuppetRequest:
 class PuppetInstance:
     """Holds what it is given."""
 
+    worker = "w1"
+
     def __init__(self) -> None:
         self.held: list[Execution] = []
         self.closed = False

@@ -1,0 +1,40 @@
+"""The counters of all model versions in one router. Pure.
+
+Generations of one version share theirs: a reload counts on.
+"""
+
+from collections.abc import Iterator
+
+from services.router.statistics import Increments, ModelStatistics
+
+
+class StatisticsLedger:
+    """One ModelStatistics for each version that was ever served here."""
+
+    __slots__ = ("_distributes", "_versions")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._versions: dict[tuple[str, int], ModelStatistics] = {}
+        self._distributes = False
+
+    def of(self, model: str, version: int) -> ModelStatistics:
+        """Return the counters of a version, always the same object."""
+        counted = self._versions.get((model, version))
+        if counted is None:
+            counted = self._versions[model, version] = ModelStatistics()
+            counted.distribute(is_wanted=self._distributes)
+        return counted
+
+    def distribute(self, *, is_wanted: bool) -> None:
+        """Begin or cease to count distributions, for all versions."""
+        self._distributes = is_wanted
+        for counted in self._versions.values():
+            counted.distribute(is_wanted=is_wanted)
+
+    def take(self) -> Iterator[tuple[str, int, Increments]]:
+        """Yield model, version and what was counted since the last time."""
+        for (model, version), counted in self._versions.items():
+            increments = counted.take()
+            if increments is not None:
+                yield model, version, increments

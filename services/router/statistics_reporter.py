@@ -1,0 +1,112 @@
+"""Tells control what was counted, so that each count arrives exactly once.
+
+A report is kept until control says that it is safe, and sent again on a new stream;
+its number tells control whether it has it already. While one is on its way, counters
+grow on in the ledger, so that a control that is away costs no memory.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from protos import control_pb2
+from services.router.statistics import Increments
+from services.router.statistics_ledger import StatisticsLedger
+
+REPORT_EVERY_NS: Final = 200_000_000
+
+Waiting = Mapping[tuple[str, int], int]
+
+
+class StatisticsReporter:
+    """One router's reports; all on the loop's thread."""
+
+    def __init__(
+        self,
+        ledger: StatisticsLedger,
+        waiting: Callable[[], Waiting],
+        send: Callable[[control_pb2.RouterReport], bool],
+    ) -> None:
+        """Report what ``ledger`` counts.
+
+        Args:
+            ledger: Is emptied into reports.
+            waiting: Returns how many requests wait for execution, by version.
+            send: Sends a report; False if there is no stream to send it on.
+        """
+        self._ledger = ledger
+        self._waiting = waiting
+        self._send = send
+        self._last_sequence = 0
+        self._unacknowledged: dict[int, control_pb2.StatisticsReport] = {}
+        self._told_waiting: Waiting = {}
+        self._lag_ns = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether control has all that was ever reported."""
+        return not self._unacknowledged
+
+    def tick(self, late_ns: int) -> None:
+        """Report what is new, if the last report has arrived.
+
+        Args:
+            late_ns: How late the loop calls.
+        """
+        self._lag_ns = max(self._lag_ns, late_ns)
+        if self._unacknowledged:
+            waiting = self._waiting()
+            if waiting != self._told_waiting:
+                self._tell(control_pb2.StatisticsReport(), waiting)
+            return
+        self._report(collection=0)
+
+    def collect(self, collection: int) -> None:
+        """Report everything at once: somebody reads."""
+        self._report(collection)
+
+    def applied(self, sequence: int) -> None:
+        """Forget what control has: everything up to ``sequence``."""
+        for number in [n for n in self._unacknowledged if n <= sequence]:
+            del self._unacknowledged[number]
+
+    def connected(self) -> None:
+        """Send again, on a new stream, what may have been lost with the old one."""
+        self._told_waiting = {}
+        for report in self._unacknowledged.values():
+            self._send(control_pb2.RouterReport(statistics=report))
+
+    def _report(self, collection: int) -> None:
+        waiting = self._waiting()
+        versions = [_version(*taken) for taken in self._ledger.take()]
+        if not (versions or collection or waiting != self._told_waiting):
+            return
+        report = control_pb2.StatisticsReport(collection=collection, versions=versions)
+        if versions:
+            self._last_sequence += 1
+            report.sequence = self._last_sequence
+            self._unacknowledged[self._last_sequence] = report
+        self._tell(report, waiting)
+
+    def _tell(self, report: control_pb2.StatisticsReport, waiting: Waiting) -> None:
+        report.loop_lag_ns, self._lag_ns = self._lag_ns, 0
+        for (model, version), count in waiting.items():
+            report.waiting.add(model=model, version=version, count=count)
+        if self._send(control_pb2.RouterReport(statistics=report)):
+            self._told_waiting = waiting
+
+
+def _version(
+    model: str, version: int, increments: Increments
+) -> control_pb2.VersionCounters:
+    return control_pb2.VersionCounters(
+        model=model,
+        version=version,
+        last_inference_ms=increments.last_inference_ms,
+        increments=increments.counts,
+        latencies=[
+            control_pb2.LatencyDistribution(
+                phase=phase.value, counts=latencies.counts, sum_ns=latencies.sum_ns
+            )
+            for phase, latencies in increments.latencies.items()
+        ],
+    )
