@@ -63,6 +63,11 @@ _ERROR: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTA
 
 def runtime() -> Runtime:
     """Return the way to load ONNX models."""
+    # The library reports its use to its vendor unless told not to.
+    ort.disable_telemetry_events()
+    if "CUDAExecutionProvider" in ort.get_available_providers():
+        # CUDA and cuDNN come as Python packages, where no linker looks for them.
+        ort.preload_dlls()
     return OnnxRuntime()
 
 
