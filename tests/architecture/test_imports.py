@@ -37,6 +37,7 @@ PURE: Final = (
     "router/batcher.py",
     "router/learned_headers.py",
     "router/route_table.py",
+    "router/sequencer.py",
     "router/statistics.py",
     "router/statistics_ledger.py",
     "router/typed_contents.py",

@@ -1,0 +1,275 @@
+"""Sequences: bound to a slot, in their order, ended by END or by silence."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.core.errors import InvalidRequestError
+from services.router.sequencer import SequencePolicy, Sequencer
+
+MS = 1_000_000
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    correlation_id: int | str
+    starts: bool = False
+    ends: bool = False
+    enqueued_ns: int = 0
+    name: object = None
+
+
+def policy(**fields: object) -> SequencePolicy:
+    settings: dict[str, object] = {
+        "model": "seq",
+        "slots": 2,
+        "max_batch_size": 2,
+        "keeps_slots": True,
+        "max_idle_ns": 1000 * MS,
+    }
+    return SequencePolicy(**{**settings, **fields})  # type: ignore[arg-type]
+
+
+def sequencer(instances: str = "A", **fields: object) -> Sequencer[Request, str]:
+    made: Sequencer[Request, str] = Sequencer(policy(**fields))
+    for instance in instances:
+        made.add_instance(instance)
+    return made
+
+
+def start(correlation_id: int | str, at_ns: int = 0) -> Request:
+    return Request(correlation_id, starts=True, enqueued_ns=at_ns)
+
+
+def rows(
+    made: Sequencer[Request, str], now_ns: int = 0, idle: str = "A"
+) -> list[tuple[str, list[int | str | None]]]:
+    return [
+        (d.instance, [r.correlation_id if r else None for r in d.rows])
+        for d in made.step(now_ns, idle).dispatches
+    ]
+
+
+def test_a_request_without_an_id_is_refused() -> None:
+    for nothing in (0, ""):
+        with pytest.raises(InvalidRequestError) as caught:
+            sequencer().enqueue(start(nothing))
+        assert str(caught.value) == (
+            "inference request to model 'seq' must specify a non-zero or non-empty "
+            "correlation ID"
+        )
+
+
+def test_a_sequence_that_was_not_started_is_refused() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        sequencer().enqueue(Request(77))
+    assert str(caught.value) == (
+        "inference request for sequence 77 to model 'seq' must specify the START flag "
+        "on the first request of the sequence"
+    )
+
+
+def test_after_its_end_a_sequence_must_be_started_again() -> None:
+    made = sequencer()
+    made.enqueue(Request(1, starts=True, ends=True))
+    with pytest.raises(InvalidRequestError, match="START flag"):
+        made.enqueue(Request(1))
+    made.enqueue(start(1))
+    assert len(made) == 2
+
+
+def test_a_sequence_keeps_its_row_and_empty_rows_are_told() -> None:
+    made = sequencer()
+    made.enqueue(start(1))
+    made.enqueue(start(2))
+    assert rows(made) == [("A", [1, 2])]
+    made.enqueue(Request(2))
+    assert rows(made) == [("A", [None, 2])]
+    made.enqueue(Request(1))
+    assert rows(made) == [("A", [1])]
+
+
+def test_requests_of_a_sequence_go_one_after_the_other() -> None:
+    made = sequencer()
+    for name in "abc":
+        made.enqueue(Request(1, starts=name == "a", name=name))
+    names = [made.step(0, "A").dispatches[0].requests[0].name for _ in range(3)]
+    assert names == ["a", "b", "c"]
+    assert made.step(0, "A").dispatches == ()
+
+
+def test_a_sequence_stays_on_its_instance() -> None:
+    made = sequencer("AB", slots=1, max_batch_size=1)
+    made.enqueue(start(1))
+    made.enqueue(start(2))
+    where = {row[0]: name for name, row in rows(made, idle="AB")}
+    for _ in range(3):
+        made.enqueue(Request(1))
+        made.enqueue(Request(2))
+        again = {row[0]: name for name, row in rows(made, idle="AB")}
+        assert again == where
+
+
+def test_sequences_without_a_slot_wait_until_one_ends() -> None:
+    made = sequencer(slots=1, max_batch_size=1)
+    made.enqueue(start(1))
+    made.enqueue(start(2))
+    assert rows(made) == [("A", [1])]
+    assert rows(made) == []
+    made.enqueue(Request(1, ends=True))
+    assert rows(made) == [("A", [1])]
+    assert rows(made) == [("A", [2])]
+
+
+def test_new_sequences_go_where_most_slots_are_free() -> None:
+    made = sequencer("AB")
+    for correlation_id in (1, 2, 3, 4):
+        made.enqueue(start(correlation_id))
+    assert rows(made, idle="AB") == [("A", [1, 3]), ("B", [2, 4])]
+
+
+def test_a_silent_sequence_ends_and_makes_room() -> None:
+    made = sequencer(slots=1, max_batch_size=1, max_idle_ns=10 * MS)
+    made.enqueue(start(1))
+    assert rows(made) == [("A", [1])]
+    assert made.step(9 * MS, "A").wake_ns == 10 * MS
+    made.enqueue(start(2, at_ns=9 * MS))
+    assert rows(made, 10 * MS) == [("A", [2])]
+    with pytest.raises(InvalidRequestError, match="START flag"):
+        made.enqueue(Request(1))
+
+
+def test_a_sequence_with_a_waiting_request_does_not_fall_silent() -> None:
+    made = sequencer(max_idle_ns=10 * MS)
+    made.enqueue(start(1))
+    assert rows(made, 50 * MS) == [("A", [1])]
+
+
+def test_a_second_start_begins_the_sequence_anew_in_its_slot() -> None:
+    made = sequencer()
+    made.enqueue(start(1))
+    made.enqueue(start(1))
+    assert rows(made) == [("A", [1])]
+    assert rows(made) == [("A", [1])]
+
+
+def test_the_direct_strategy_waits_for_utilization_up_to_its_delay() -> None:
+    made = sequencer(minimum_utilization=1.0, max_queue_delay_ns=5 * MS)
+    made.enqueue(start(1))
+    step = made.step(0, "A")
+    assert (step.dispatches, step.wake_ns) == ((), 5 * MS)
+    assert rows(made, 5 * MS) == [("A", [1])]
+    made.enqueue(Request(1, enqueued_ns=6 * MS))
+    made.enqueue(start(2, at_ns=6 * MS))
+    assert rows(made, 6 * MS) == [("A", [1, 2])]
+
+
+def test_the_oldest_strategy_takes_the_oldest_of_many_candidates() -> None:
+    made = sequencer(slots=4, max_batch_size=2, keeps_slots=False)
+    for correlation_id, at_ns in ((1, 3), (2, 1), (3, 2)):
+        made.enqueue(start(correlation_id, at_ns))
+    assert rows(made, 9) == [("A", [2, 3])]
+    assert rows(made, 9) == [("A", [1])]
+
+
+def test_the_oldest_strategy_sends_a_preferred_size_at_once() -> None:
+    made = sequencer(
+        slots=4,
+        max_batch_size=4,
+        keeps_slots=False,
+        preferred_batch_sizes=(2,),
+        max_queue_delay_ns=5 * MS,
+    )
+    made.enqueue(start(1))
+    assert rows(made) == []
+    made.enqueue(start(2))
+    made.enqueue(start(3))
+    assert rows(made) == [("A", [1, 2])]
+    assert made.step(0, "A").wake_ns == 5 * MS
+
+
+def test_a_cancelled_request_ends_its_sequence() -> None:
+    made = sequencer()
+    first, second = start(1), Request(1)
+    made.enqueue(first)
+    made.enqueue(second)
+    assert made.cancel(first) == (second,)
+    assert len(made) == 0
+    assert made.cancel(first) == ()
+    with pytest.raises(InvalidRequestError, match="START flag"):
+        made.enqueue(Request(1))
+
+
+def test_a_lost_instance_ends_its_sequences_but_not_the_backlog() -> None:
+    made = sequencer(slots=1, max_batch_size=1)
+    waiting = start(1)
+    made.enqueue(waiting)
+    made.enqueue(start(2))
+    assert made.remove_instance("A") == (waiting,)
+    with pytest.raises(InvalidRequestError, match="START flag"):
+        made.enqueue(Request(1))
+    made.add_instance("B")
+    assert rows(made, idle="B") == [("B", [2])]
+
+
+def test_draining_forgets_every_sequence() -> None:
+    made = sequencer(slots=1, max_batch_size=1)
+    requests = [start(1), start(2)]
+    for request in requests:
+        made.enqueue(request)
+    assert made.drain() == tuple(requests)
+    made.enqueue(start(3))
+    assert rows(made) == [("A", [3])]
+
+
+operations = st.lists(
+    st.tuples(st.integers(1, 5), st.booleans(), st.booleans(), st.integers(0, 3)),
+    max_size=60,
+)
+
+
+@given(operations, st.booleans(), st.integers(1, 3))
+def test_no_request_is_lost_or_overtakes_another_of_its_sequence(  # noqa: C901
+    operations: list[tuple[int, bool, bool, int]], keeps_slots: bool, slots: int
+) -> None:
+    made = sequencer("AB", slots=slots, max_batch_size=slots, keeps_slots=keeps_slots)
+    accepted: dict[int, list[int]] = {}
+    sent: dict[int, list[int]] = {}
+    rows_of: dict[int, tuple[str, int]] = {}
+    now = 0
+
+    def advance(idle: str) -> None:
+        for dispatch in made.step(now, idle).dispatches:
+            seen = [r.correlation_id for r in dispatch.requests]
+            assert len(set(seen)) == len(seen) <= slots
+            for row, request in enumerate(dispatch.rows):
+                if request is None:
+                    continue
+                assert isinstance(request.correlation_id, int)
+                assert isinstance(request.name, int)
+                sent.setdefault(request.correlation_id, []).append(request.name)
+                if keeps_slots and not request.starts:
+                    assert rows_of[request.correlation_id] == (dispatch.instance, row)
+                rows_of[request.correlation_id] = (dispatch.instance, row)
+
+    for number, (correlation_id, starts, ends, gap) in enumerate(operations):
+        now += gap
+        request = Request(correlation_id, starts, ends, now, number)
+        try:
+            made.enqueue(request)
+        except InvalidRequestError:
+            continue
+        accepted.setdefault(correlation_id, []).append(number)
+        advance("A" if number % 2 else "AB")
+    for correlation_id in tuple(accepted):
+        try:
+            made.enqueue(Request(correlation_id, ends=True, enqueued_ns=now, name=-1))
+        except InvalidRequestError:
+            continue
+        accepted[correlation_id].append(-1)
+    for _ in range(len(operations) + 10):
+        advance("AB")
+    assert sent == accepted
+    assert len(made) == 0
