@@ -7,12 +7,13 @@ checks the tag and the length in front of every tensor.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from services.core import wire_format
 from services.core.datatype import DataType
 from services.core.errors import InvalidRequestError
+from services.core.shared_memory_region import SharedMemoryRegion
 from services.worker.request_details import NO_DETAILS, RequestDetails
 from services.worker.signature import Signature, TensorSpec, element_count
 
@@ -25,20 +26,42 @@ Spans: TypeAlias = tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputForm:
+    """How a client wants an output, if not as it is.
+
+    Attributes:
+        class_count: Largest elements wanted as classes; 0: the tensor itself.
+        region: Where the contents go instead of into the reply.
+    """
+
+    class_count: int = 0
+    region: SharedMemoryRegion | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedInput:
-    """One input of a request, as the client described it."""
+    """One input of a request, as the client described it.
+
+    ``region`` is where its contents are, if not in the request.
+    """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    region: SharedMemoryRegion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """A request's header; ``output_names`` is empty if all are wanted."""
+    """A request's header.
+
+    ``output_names`` is empty if all are wanted; ``output_forms`` has those of them,
+    by name, that are wanted in a form of their own.
+    """
 
     inputs: tuple[ParsedInput, ...]
     output_names: tuple[str, ...]
+    output_forms: Mapping[str, OutputForm] = field(default_factory=dict)
     details: RequestDetails = NO_DETAILS
 
 
@@ -52,12 +75,14 @@ class InputLayout:
             does not batch).
         element_count: Over all rows.
         byte_size: Over all rows; None for BYTES, whose size varies.
+        region: Where its contents are, if not in the request.
     """
 
     index: int
     row_shape: tuple[int, ...]
     element_count: int
     byte_size: int | None
+    region: SharedMemoryRegion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,10 +97,12 @@ class Layout:
             model's order, whatever order the client asked in.
         batch_key: Requests may share a batch if theirs are equal.
         spans: Start and end of each tensor, relative to the header's end; None
-            if one is BYTES.
+            if one is BYTES or in shared memory.
         prefixes: Offset and bytes of the tag and length before each tensor.
         raw_size: From the header's end to the request's.
         details: What else the header says.
+        forms: By output index, the forms that are wanted.
+        has_regions: Whether an input is in shared memory.
     """
 
     header: bytes
@@ -87,6 +114,8 @@ class Layout:
     prefixes: tuple[tuple[int, bytes], ...]
     raw_size: int
     details: RequestDetails = NO_DETAILS
+    forms: Mapping[int, OutputForm] = field(default_factory=dict)
+    has_regions: bool = False
 
     def locate(self, message: bytes, begin: int, end: int) -> Spans | None:
         """Return where each tensor lies in ``message``.
@@ -97,7 +126,8 @@ class Layout:
             end: Where the request ends.
 
         Returns:
-            None if the raw contents are not those of this layout.
+            None if the raw contents are not those of this layout. A tensor in
+            shared memory is nowhere: its span is empty.
         """
         if self.spans is None:
             return self._walk(message, begin, end)
@@ -112,6 +142,9 @@ class Layout:
         spans = []
         position = begin
         for tensor in self.inputs:
+            if tensor.region is not None:
+                spans.append((position, position))
+                continue
             if position >= end or message[position] != RAW_TAG:
                 return None
             length, position = wire_format.decode_varint(message, position + 1)
@@ -165,6 +198,10 @@ def make_layout(
         prefixes=prefixes,
         raw_size=raw_size,
         details=request.details,
+        forms={
+            output_indices[name]: form for name, form in request.output_forms.items()
+        },
+        has_regions=any(one.region is not None for one in inputs),
     )
 
 
@@ -201,6 +238,7 @@ def _input_layout(
         row_shape=spec.to_model(row_shape),
         element_count=count,
         byte_size=None if byte_size is None else count * byte_size,
+        region=tensor.region,
     )
     return layout, rows
 
@@ -233,7 +271,7 @@ def _fixed_spans(
 ) -> tuple[Spans | None, tuple[tuple[int, bytes], ...], int]:
     spans, prefixes, position = [], [], 0
     for tensor in inputs:
-        if tensor.byte_size is None:
+        if tensor.byte_size is None or tensor.region is not None:
             return None, (), 0
         prefix = wire_format.length_prefix(_RAW_FIELD, tensor.byte_size)
         prefixes.append((position, prefix))

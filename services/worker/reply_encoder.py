@@ -7,10 +7,12 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from services.core import wire_format
+from services.core.errors import ServingError
 from services.core.status import status_of
 from services.worker import wire
 from services.worker.batch import Batch, Member, Refusal
 from services.worker.layout import Layout
+from services.worker.output_form import FormedOutput, form_output
 from services.worker.scatter import OutputBlock
 from services.worker.signature import Signature
 from services.worker.uniform import MAX_STRIDE_BYTES, UniformBatch
@@ -104,7 +106,11 @@ class ReplyEncoder:
                 cuts = template.cuts
                 openings = template.openings
             if cuts is None:
-                parts += self._varying(outcome, template, blocks)
+                parts += (
+                    self._formed(outcome, blocks)
+                    if layout.forms
+                    else self._varying(outcome, template, blocks)
+                )
                 continue
             id_field = outcome.id_field
             opening = openings.get(len(id_field))
@@ -161,6 +167,8 @@ class ReplyEncoder:
     def _make_template(
         self, layout: Layout, blocks: Mapping[int, OutputBlock]
     ) -> _Template:
+        if layout.forms:
+            return _Template(metadata=b"", cuts=None, size=0)
         rows = (layout.rows,) if self._signature.is_batched else ()
         metadata = b"".join(
             wire.response_output(
@@ -203,6 +211,32 @@ class ReplyEncoder:
         for output in member.layout.outputs:
             raw = blocks[output].rows(member.first_row, member.layout.rows)
             parts += (wire_format.length_prefix(_RAW_FIELD, len(raw)), raw)
+        return [enclose(sum(map(len, parts))), *parts]
+
+    def _formed(self, member: Member, blocks: Mapping[int, OutputBlock]) -> list[Part]:
+        """Encode one reply with outputs that are wanted in a form of their own."""
+        layout = member.layout
+        is_batched = self._signature.is_batched
+        heads: list[Part] = []
+        raws: list[Part] = []
+        for index in layout.outputs:
+            spec, block = self._signature.outputs[index], blocks[index]
+            output = FormedOutput(
+                datatype=spec.datatype,
+                shape=((layout.rows,) if is_batched else ()) + block.row_shape,
+                raw=block.rows(member.first_row, layout.rows),
+            )
+            form = layout.forms.get(index)
+            if form is not None:
+                try:
+                    output = form_output(output, form, spec, is_batched=is_batched)
+                except ServingError as error:
+                    return [encode_error(error)]
+            heads.append(
+                wire.response_tensor(spec.name, output.datatype.value, output.shape)
+            )
+            raws += (wire_format.length_prefix(_RAW_FIELD, len(output.raw)), output.raw)
+        parts = [self._head, member.id_field, *heads, *raws]
         return [enclose(sum(map(len, parts))), *parts]
 
 

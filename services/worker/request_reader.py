@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from services.core import wire_format
 from services.core.errors import InvalidRequestError
+from services.worker import shared_memory
 from services.worker.layout import (
     RAW_TAG,
     Layout,
@@ -35,13 +36,14 @@ class Request(NamedTuple):
         layout: What its header says.
         id_field: Its ``id`` with tag and length, as it goes into the reply;
             empty without one.
-        source: The bytes that ``spans`` point into.
+        source: The bytes that ``spans`` point into; shared memory, if all of it
+            is there.
         spans: Start and end of each tensor, as ``layout.inputs`` has them.
     """
 
     layout: Layout
     id_field: bytes
-    source: bytes
+    source: bytes | memoryview
     spans: Spans
 
 
@@ -114,7 +116,7 @@ class RequestReader:
         if layout is not None and message.startswith(layout.header, header_start):
             spans = layout.locate(message, header_start + len(layout.header), end)
             if spans is not None:
-                return Request(layout, id_field, message, spans)
+                return _found(layout, id_field, message, spans)
         header_end = _header_end(message, header_start, end)
         if header_end is None:
             return None
@@ -123,7 +125,7 @@ class RequestReader:
         if spans is None:
             return None
         self._last = layout
-        return Request(layout, id_field, message, spans)
+        return _found(layout, id_field, message, spans)
 
     def _layout(self, header: bytes) -> Layout:
         layout = self._layouts.get(header)
@@ -136,6 +138,18 @@ class RequestReader:
                 del self._layouts[next(iter(self._layouts))]
             self._layouts[header] = layout
         return layout
+
+
+def _found(layout: Layout, id_field: bytes, message: bytes, spans: Spans) -> Request:
+    if not layout.has_regions:
+        return Request(layout, id_field, message, spans)
+    regions = tuple(tensor.region for tensor in layout.inputs)
+    source, spans = shared_memory.gather(regions, message, spans)
+    for tensor, (start, stop) in zip(layout.inputs, spans, strict=True):
+        if tensor.byte_size not in (None, stop - start):
+            text = f"shared memory of {stop - start} bytes does not fit its tensor"
+            raise InvalidRequestError(text)
+    return Request(layout, id_field, source, spans)
 
 
 def _skip(message: bytes, position: int, end: int, tag: int) -> int:

@@ -1,7 +1,7 @@
 """What goes into a model version and what comes out, as this worker needs it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,6 +23,7 @@ class TensorSpec:
             not batch); -1 where it varies.
         reshape: What the model sees instead of ``dims``, if not the same.
         optional: Whether a request may leave it out; inputs only.
+        labels: Of the elements of a row; outputs that classify only.
     """
 
     name: str
@@ -30,6 +31,7 @@ class TensorSpec:
     dims: tuple[int, ...]
     reshape: tuple[int, ...] | None = None
     optional: bool = False
+    labels: tuple[str, ...] = ()
 
     @property
     def model_dims(self) -> tuple[int, ...]:
@@ -88,8 +90,14 @@ class Signature:
         return self.max_batch_size > 0
 
     @classmethod
-    def from_config(cls, config: ModelConfig, version: int) -> "Signature":
-        """Take from ``config`` what execution needs."""
+    def from_config(
+        cls,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> "Signature":
+        """Take from ``config`` what execution needs; ``labels`` by output name."""
+        labels = labels or {}
         return cls(
             model_name=config.name,
             model_version=version,
@@ -98,7 +106,10 @@ class Signature:
                 replace(_spec(tensor), optional=tensor.optional)
                 for tensor in config.inputs
             ),
-            outputs=tuple(_spec(tensor) for tensor in config.outputs),
+            outputs=tuple(
+                replace(_spec(tensor), labels=labels.get(tensor.name, ()))
+                for tensor in config.outputs
+            ),
         )
 
 

@@ -1,15 +1,24 @@
 """The worker's protobuf messages, read and written."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from protos import inference_pb2, worker_pb2
+from services.core import wire_format
 from services.core.errors import InvalidRequestError
+from services.core.shared_memory_region import REGION_PARAMETER, SharedMemoryRegion
 from services.core.status import status_of
-from services.worker.layout import ParsedInput, ParsedRequest
+from services.worker.layout import OutputForm, ParsedInput, ParsedRequest
 from services.worker.request_details import Parameter, details_of
 from services.worker.signature import TensorSpec
+
+_PLAIN: Final = OutputForm()
+# Fields of BatchRequest, BatchResponse and StreamedReply.
+_CANCELLED_TAG: Final = b"\x1a"
+_STREAMED: Final = 3
+_REPLY_OF_STREAMED: Final = 4
 
 
 def parse_request(request: bytes) -> ParsedRequest:
@@ -22,11 +31,19 @@ def parse_request(request: bytes) -> ParsedRequest:
     return ParsedRequest(
         inputs=tuple(
             ParsedInput(
-                name=tensor.name, datatype=tensor.datatype, shape=tuple(tensor.shape)
+                name=tensor.name,
+                datatype=tensor.datatype,
+                shape=tuple(tensor.shape),
+                region=_region(tensor.parameters),
             )
             for tensor in message.inputs
         ),
         output_names=tuple(tensor.name for tensor in message.outputs),
+        output_forms={
+            tensor.name: form
+            for tensor in message.outputs
+            if (form := _form(tensor.parameters)) != _PLAIN
+        },
         details=details_of(_parameters(message)),
     )
 
@@ -86,6 +103,47 @@ def error_status(error: Exception) -> tuple[int, str]:
     return int(code.value[0]), text
 
 
+def reply_error(code: int, text: str) -> bytes:
+    """Return a Reply that is an error."""
+    reply = worker_pb2.Reply(error=worker_pb2.ReplyError(code=code, message=text))
+    return reply.SerializeToString()
+
+
+def streamed_head(batch: int, request: int, *, is_final: bool) -> bytes:
+    """Return a StreamedReply without its reply."""
+    head = worker_pb2.StreamedReply(batch=batch, request=request, final=is_final)
+    return head.SerializeToString()
+
+
+def streamed_reply(head: bytes, reply: Sequence[bytes | memoryview]) -> bytes:
+    """Return a BatchResponse with one StreamedReply.
+
+    Args:
+        head: As of ``streamed_head``.
+        reply: A Reply in pieces; none if there is no reply.
+    """
+    parts = [head]
+    size = len(head)
+    if reply:
+        length = sum(map(len, reply))
+        prefix = wire_format.length_prefix(_REPLY_OF_STREAMED, length)
+        parts.append(prefix)
+        size += len(prefix) + length
+    outer = wire_format.length_prefix(_STREAMED, size)
+    return b"".join((outer, *parts, *reply))
+
+
+def is_cancellation(message: bytes) -> bool:
+    """Return whether a BatchRequest is no batch but cancels requests."""
+    return message.startswith(_CANCELLED_TAG)
+
+
+def cancelled_requests(message: bytes) -> list[tuple[int, int]]:
+    """Return batch and place of what a BatchRequest cancels."""
+    parsed = worker_pb2.BatchRequest.FromString(message)
+    return [(one.batch, one.request) for one in parsed.cancelled]
+
+
 def error_reply(code: int, text: str) -> bytes:
     """Return one entry of BatchResponse.reply that is an error.
 
@@ -95,6 +153,28 @@ def error_reply(code: int, text: str) -> bytes:
     """
     reply = worker_pb2.Reply(error=worker_pb2.ReplyError(code=code, message=text))
     return worker_pb2.BatchResponse(reply=[reply]).SerializeToString()
+
+
+def _form(parameters: Mapping[str, inference_pb2.InferParameter]) -> OutputForm:
+    """Return how an output is wanted; the router has checked the types."""
+    classes = parameters.get("classification")
+    count = 0
+    if classes is not None:
+        count = classes.int64_param or classes.uint64_param
+    return OutputForm(class_count=count, region=_region(parameters))
+
+
+def _region(
+    parameters: Mapping[str, inference_pb2.InferParameter],
+) -> SharedMemoryRegion | None:
+    found = parameters.get(REGION_PARAMETER)
+    if found is None:
+        return None
+    try:
+        return SharedMemoryRegion.decode(found.string_param)
+    except ValueError as error:
+        text = f"parameter '{REGION_PARAMETER}' is the router's own"
+        raise InvalidRequestError(text) from error
 
 
 def _parameters(message: inference_pb2.ModelInferRequest) -> dict[str, Parameter]:
