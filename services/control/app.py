@@ -17,12 +17,15 @@ from protos import (
 )
 from services.control.catalog import Catalog
 from services.control.command_line import ControlSettings, parse
+from services.control.commands import SetStatistics
 from services.control.error_interceptor import ErrorInterceptor
 from services.control.management_servicer import ManagementServicer, UnservedMethods
 from services.control.metrics_servicer import MetricsServicer
 from services.control.placing import place_version
 from services.control.reconciler import Reconciler
 from services.control.router_servicer import RouterServicer
+from services.control.statistics import Statistics
+from services.control.statistics_servicer import StatisticsServicer
 from services.control.store import NoStore, RedisStore, Store
 from services.control.supervisor import Supervisor
 from services.control.worker_servicer import WorkerServicer
@@ -74,7 +77,8 @@ class _Process:
         supervisor = await _supervisor(store, self.settings)
         catalog = Catalog(supervisor, self.settings.catalog)
         healths = health.aio.HealthServicer()  # type: ignore[attr-defined]
-        server = server_of(supervisor, catalog)
+        statistics = Statistics(store, supervisor.routers, MonotonicClock())
+        server = server_of(supervisor, catalog, statistics)
         health_pb2_grpc.add_HealthServicer_to_server(healths, server)
         try:
             server.add_insecure_port(self.settings.listen)
@@ -88,12 +92,15 @@ class _Process:
         _log.info("control is listening", address=self.settings.listen)
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(store.run())
+            counting = tasks.create_task(statistics.run())
             serving = tasks.create_task(self._serve(catalog))
             await self.stopping.wait()
             await healths.enter_graceful_shutdown()
             await server.stop(_STOP_GRACE_S)
             writing.cancel()
+            counting.cancel()
             serving.cancel()
+        await statistics.flush()
         await store.close()
         return self.status
 
@@ -134,7 +141,9 @@ async def _supervisor(store: Store, settings: ControlSettings) -> Supervisor:
     return supervisor
 
 
-def server_of(supervisor: Supervisor, catalog: Catalog) -> grpc.aio.Server:
+def server_of(
+    supervisor: Supervisor, catalog: Catalog, statistics: Statistics
+) -> grpc.aio.Server:
     """Return a server with every door of control but the health check's."""
     server = grpc.aio.server(
         interceptors=(ErrorInterceptor(),), options=_SERVER_OPTIONS
@@ -143,10 +152,19 @@ def server_of(supervisor: Supervisor, catalog: Catalog) -> grpc.aio.Server:
         WorkerServicer(supervisor), server
     )
     control_pb2_grpc.add_RouterControlServicer_to_server(
-        RouterServicer(supervisor), server
+        RouterServicer(
+            supervisor, statistics, SetStatistics(latency_distributions=False)
+        ),
+        server,
     )
+    counted = StatisticsServicer(supervisor, statistics)
+    control_pb2_grpc.add_StatisticsControlServicer_to_server(counted, server)
     server.add_generic_rpc_handlers(
-        (ManagementServicer(catalog, supervisor).methods(), UnservedMethods())
+        (
+            ManagementServicer(catalog, supervisor).methods(),
+            counted.methods(),
+            UnservedMethods(),
+        )
     )
     rest_pb2_grpc.add_MetricsServiceServicer_to_server(
         MetricsServicer(supervisor), server

@@ -1,4 +1,4 @@
-"""What is said to workers, and what they say of model files."""
+"""What is said to workers and routers, and what workers say of model files."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -31,6 +31,34 @@ class InspectFile:
 
 
 WorkerOrder: TypeAlias = LoadInstances | UnloadInstances | ServeRouters | InspectFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcknowledgeStatistics:
+    """The reports up to this number are safe."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectStatistics:
+    """Report at once; the number comes back with the report."""
+
+    collection: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetStatistics:
+    """What to count.
+
+    Attributes:
+        latency_distributions: Besides the counters, how many took how long.
+    """
+
+    latency_distributions: bool
+
+
+RouterOrder: TypeAlias = AcknowledgeStatistics | CollectStatistics | SetStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Final
 
+from services.control.commands import RouterOrder
 from services.control.route_table import RouteTable
 
 # Until a router has applied a table it gets no other, so that a hundred changes at
@@ -18,6 +19,7 @@ class RouterLink:
 
     router_id: str
     endpoint: str
+    orders: "asyncio.Queue[RouterOrder]" = field(default_factory=asyncio.Queue)
     _newest: RouteTable | None = None
     _sent_revision: int = 0
     _is_waiting: asyncio.Event = field(default_factory=asyncio.Event)
@@ -31,6 +33,10 @@ class RouterLink:
         """Have ``table`` sent as soon as the router can take it."""
         self._newest = table
         self._is_waiting.set()
+
+    def tell(self, order: RouterOrder) -> None:
+        """Have ``order`` sent, after those before it."""
+        self.orders.put_nowait(order)
 
     def note_applied(self, revision: int) -> None:
         """Note that the router works by the table of ``revision``."""

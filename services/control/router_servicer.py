@@ -8,23 +8,37 @@ import grpc
 
 from protos import control_pb2, control_pb2_grpc
 from services.control import wire
+from services.control.commands import SetStatistics
 from services.control.events import RoutesApplied
 from services.control.router_links import RouterLink
+from services.control.statistics import Statistics
 from services.control.supervisor import Supervisor
 from services.core.errors import InvalidRequestError
+
+_Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class RouterServicer(control_pb2_grpc.RouterControlServicer):
     """Brings routers their tables and their acknowledgements back."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        """Serve ``supervisor``."""
+    def __init__(
+        self, supervisor: Supervisor, statistics: Statistics, settings: SetStatistics
+    ) -> None:
+        """Serve ``supervisor``; reports go to ``statistics``.
+
+        Args:
+            supervisor: Knows the routes.
+            statistics: Takes what routers count.
+            settings: What they are told to count.
+        """
         self._supervisor = supervisor
+        self._statistics = statistics
+        self._settings = settings
 
     async def Attach(  # type: ignore[override]  # it writes; the stub wants yields
         self,
         request_iterator: AsyncIterator[control_pb2.RouterReport],
-        context: grpc.aio.ServicerContext[Any, Any],
+        context: _Context,
     ) -> None:
         """Serve one router as long as its stream lives."""
         first = await anext(request_iterator, None)
@@ -37,24 +51,49 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
         link = self._supervisor.attach_router(
             first.hello.router_id, first.hello.worker_endpoint
         )
+        link.tell(self._settings)
+        in_turn = asyncio.Lock()
         try:
             async with asyncio.TaskGroup() as tasks:
-                sending = tasks.create_task(_send(link, context))
+                sending = (
+                    tasks.create_task(_send_tables(link, context, in_turn)),
+                    tasks.create_task(_send_orders(link, context, in_turn)),
+                )
                 async for report in request_iterator:
                     self._take(link, report)
-                sending.cancel()
+                for task in sending:
+                    task.cancel()
         finally:
-            self._supervisor.detach_router(link)
+            if self._supervisor.detach_router(link):
+                self._statistics.forget_gauges(link.router_id)
 
     def _take(self, link: RouterLink, report: control_pb2.RouterReport) -> None:
-        if report.WhichOneof("report") == "applied":
-            revision = report.applied.revision
-            link.note_applied(revision)
-            self._supervisor.tell(
-                RoutesApplied(router_id=link.router_id, revision=revision)
-            )
+        match report.WhichOneof("report"):
+            case "applied":
+                revision = report.applied.revision
+                link.note_applied(revision)
+                self._supervisor.tell(
+                    RoutesApplied(router_id=link.router_id, revision=revision)
+                )
+            case "statistics":
+                self._statistics.take(
+                    link.router_id, wire.statistics_from_proto(report.statistics)
+                )
 
 
-async def _send(link: RouterLink, context: grpc.aio.ServicerContext[Any, Any]) -> Never:
+async def _send_tables(
+    link: RouterLink, context: _Context, in_turn: asyncio.Lock
+) -> Never:
     while True:
-        await context.write(wire.routes_to_proto(await link.next_table()))
+        table = await link.next_table()
+        async with in_turn:
+            await context.write(wire.routes_to_proto(table))
+
+
+async def _send_orders(
+    link: RouterLink, context: _Context, in_turn: asyncio.Lock
+) -> Never:
+    while True:
+        order = await link.orders.get()
+        async with in_turn:
+            await context.write(wire.router_order_to_proto(order))

@@ -12,12 +12,22 @@ import redis.asyncio
 import redis.exceptions
 import structlog
 
+from services.control.model_registry import VersionKey
 from services.control.snapshot import Snapshot, from_fields, to_fields
+from services.control.statistics_keys import (
+    APPLY_SCRIPT,
+    INDEX_KEY,
+    SCHEMA,
+    hash_key,
+    script_arguments,
+    totals_from,
+    version_of,
+)
+from services.control.statistics_totals import Counted, StatisticsReport, sum_of
 
 _log = structlog.get_logger(__name__)
 
-# Keys, all of them. The number is the schema's: readers of another one see nothing.
-SCHEMA: Final = "nereid:1"
+# The keys of statistics are in services.control.statistics_keys.
 EPOCH_KEY: Final = f"{SCHEMA}:control:epoch"
 SNAPSHOT_KEY: Final = f"{SCHEMA}:control:snapshot"
 
@@ -26,6 +36,10 @@ _LONGEST_DELAY_S: Final = 5.0
 _TIMEOUT_S: Final = 2.0
 
 _AWAY: Final = (redis.exceptions.RedisError, OSError)
+
+
+class StoreAwayError(Exception):
+    """The store does not answer; what was asked for may or may not have happened."""
 
 
 class Store(Protocol):
@@ -43,6 +57,30 @@ class Store(Protocol):
         """Have ``snapshot`` written soon; a later one may take its place."""
         ...
 
+    async def apply(self, reporter: str, report: StatisticsReport) -> None:
+        """Add what ``report`` counts, unless that has been done before.
+
+        Raises:
+            StoreAwayError: try again.
+        """
+        ...
+
+    async def totals(self) -> dict[VersionKey, Counted]:
+        """Return all statistics.
+
+        Raises:
+            StoreAwayError: nothing can be read.
+        """
+        ...
+
+    async def reset(self, model: str) -> tuple[int, ...]:
+        """Forget the statistics of a model's versions; return which it had.
+
+        Raises:
+            StoreAwayError: they may or may not be forgotten.
+        """
+        ...
+
     async def run(self) -> None:
         """Write what is saved, until cancelled."""
         ...
@@ -53,7 +91,12 @@ class Store(Protocol):
 
 
 class NoStore:
-    """Remembers nothing: no Redis was given."""
+    """Remembers statistics as long as it lives, and nothing else: no Redis."""
+
+    def __init__(self) -> None:
+        """Begin without statistics."""
+        self._totals: dict[VersionKey, Counted] = {}
+        self._sequences: dict[str, int] = {}
 
     async def begin_epoch(self, at_least: int) -> int:
         """Return ``at_least``."""
@@ -65,6 +108,23 @@ class NoStore:
 
     def save(self, snapshot: Snapshot) -> None:
         """Forget it."""
+
+    async def apply(self, reporter: str, report: StatisticsReport) -> None:
+        """Add what ``report`` counts, unless that has been done before."""
+        if report.sequence > self._sequences.get(reporter, 0):
+            self._sequences[reporter] = report.sequence
+            self._totals = sum_of((self._totals, report.increments))
+
+    async def totals(self) -> dict[VersionKey, Counted]:
+        """Return all statistics."""
+        return dict(self._totals)
+
+    async def reset(self, model: str) -> tuple[int, ...]:
+        """Forget the statistics of a model's versions; return which it had."""
+        gone = sorted(key for key in self._totals if key[0] == model)
+        for key in gone:
+            del self._totals[key]
+        return tuple(version for _, version in gone)
 
     async def run(self) -> None:
         """Do nothing."""
@@ -84,6 +144,7 @@ class RedisStore:
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_TIMEOUT_S,
         )
+        self._apply_script = self._client.register_script(APPLY_SCRIPT)
         self._unwritten: Snapshot | None = None
         self._has_unwritten = asyncio.Event()
 
@@ -117,6 +178,55 @@ class RedisStore:
         """Have ``snapshot`` written soon; a later one may take its place."""
         self._unwritten = snapshot
         self._has_unwritten.set()
+
+    async def apply(self, reporter: str, report: StatisticsReport) -> None:
+        """Add what ``report`` counts, unless that has been done before.
+
+        Raises:
+            StoreAwayError: try again.
+        """
+        keys, arguments = script_arguments(reporter, report.sequence, report.increments)
+        try:
+            await self._apply_script(keys=keys, args=arguments)
+        except _AWAY as error:
+            raise StoreAwayError(str(error)) from error
+
+    async def totals(self) -> dict[VersionKey, Counted]:
+        """Return all statistics.
+
+        Raises:
+            StoreAwayError: nothing can be read.
+        """
+        try:
+            members = await self._members()
+            async with self._client.pipeline(transaction=False) as pipeline:
+                for member in members:
+                    pipeline.hgetall(hash_key(member))
+                return totals_from(members, await pipeline.execute())
+        except _AWAY as error:
+            raise StoreAwayError(str(error)) from error
+
+    async def reset(self, model: str) -> tuple[int, ...]:
+        """Forget the statistics of a model's versions; return which it had.
+
+        Raises:
+            StoreAwayError: they may or may not be forgotten.
+        """
+        try:
+            gone = [m for m in await self._members() if version_of(m)[0] == model]
+            async with self._client.pipeline(transaction=True) as pipeline:
+                for member in gone:
+                    pipeline.srem(INDEX_KEY, member)
+                    pipeline.delete(hash_key(member))
+                await pipeline.execute()
+        except _AWAY as error:
+            raise StoreAwayError(str(error)) from error
+        return tuple(version for _, version in map(version_of, gone))
+
+    async def _members(self) -> list[str]:
+        """Return the names of all versions that have statistics, by model."""
+        members = map(str, await self._client.smembers(INDEX_KEY))
+        return sorted(members, key=version_of)
 
     async def run(self) -> Never:
         """Write what is saved, again and again while Redis is away."""

@@ -95,6 +95,11 @@ class Supervisor:
         return self._workers.capabilities
 
     @property
+    def routers(self) -> RouterLinks:
+        """The attached routers."""
+        return self._routers
+
+    @property
     def router_count(self) -> int:
         """How many routers are attached."""
         return len(self._routers.links())
@@ -264,13 +269,18 @@ class Supervisor:
         self._send_routers()
         return link
 
-    def detach_router(self, link: RouterLink) -> None:
-        """Take note that a router's stream has ended."""
+    def detach_router(self, link: RouterLink) -> bool:
+        """Take note that a router's stream has ended.
+
+        Returns:
+            False if it has another one already.
+        """
         if not self._routers.detach(link):
-            return
+            return False
         _log.info("a router left", router=link.router_id)
         self.tell(RouterLeft(router_id=link.router_id))
         self._later(self._grace.router_s, self._forget_endpoint, link.router_id)
+        return True
 
     def _forget_endpoint(self, owner: str) -> None:
         if self._routers.forget(owner):

@@ -5,9 +5,13 @@ from typing import Final
 from protos import control_pb2
 from protos.model_config_pb2 import ModelConfig
 from services.control.commands import (
+    AcknowledgeStatistics,
+    CollectStatistics,
     FileInspected,
     InspectFile,
+    RouterOrder,
     ServeRouters,
+    SetStatistics,
     WorkerOrder,
 )
 from services.control.events import (
@@ -19,8 +23,10 @@ from services.control.events import (
 )
 from services.control.model_registry import DeviceKind, Worker
 from services.control.route_table import RouteTable
+from services.control.statistics_totals import Counted, Latencies, StatisticsReport
 from services.core.errors import InvalidRequestError
 from services.core.lifecycle import ModelState
+from services.core.statistics_fields import Phase
 
 _STATES: Final = {
     ModelState.UNKNOWN: control_pb2.VersionRoute.UNKNOWN,
@@ -136,3 +142,44 @@ def routes_to_proto(table: RouteTable) -> control_pb2.RouterUpdate:
                 config=ModelConfig.FromString(route.config),
             )
     return control_pb2.RouterUpdate(routes=message)
+
+
+def router_order_to_proto(order: RouterOrder) -> control_pb2.RouterUpdate:
+    """Return an order as routers get it."""
+    match order:
+        case AcknowledgeStatistics(sequence=sequence):
+            applied = control_pb2.StatisticsApplied(sequence=sequence)
+            return control_pb2.RouterUpdate(statistics_applied=applied)
+        case CollectStatistics(collection=collection):
+            collect = control_pb2.CollectStatistics(collection=collection)
+            return control_pb2.RouterUpdate(collect_statistics=collect)
+        case SetStatistics(latency_distributions=is_wanted):
+            settings = control_pb2.StatisticsSettings(latency_distributions=is_wanted)
+            return control_pb2.RouterUpdate(statistics_settings=settings)
+
+
+def statistics_from_proto(message: control_pb2.StatisticsReport) -> StatisticsReport:
+    """Return what a router counted; phases that nobody here knows are left out."""
+    phases = {phase.value: phase for phase in Phase}
+    return StatisticsReport(
+        sequence=message.sequence,
+        collection=message.collection,
+        increments={
+            (each.model, each.version): Counted(
+                last_inference_ms=each.last_inference_ms, counts=dict(each.increments)
+            )
+            for each in message.versions
+        },
+        latencies=tuple(
+            Latencies(
+                version=(each.model, each.version),
+                phase=phases[latencies.phase],
+                counts=dict(latencies.counts),
+            )
+            for each in message.versions
+            for latencies in each.latencies
+            if latencies.phase in phases
+        ),
+        waiting={(each.model, each.version): each.count for each in message.waiting},
+        loop_lag_ns=message.loop_lag_ns,
+    )

@@ -153,9 +153,7 @@ class RouterApp:
             self._inference, self._reactor, self._pool, max_input_bytes
         )
         server.add_hot_method(REST_INFER_METHOD, door.accept)
-        service = RestService(
-            self._inference, self._servicer, self._forwarder.methods()
-        )
+        service = RestService(self._inference, self._forwarder.methods())
         for name, handle in service.methods().items():
             is_forwarded = name.rpartition("/")[2] in FORWARDED_METHODS
             pool = self._management if is_forwarded else self._pool

@@ -22,6 +22,7 @@ FORWARDED_METHODS: Final = (
     "RepositoryIndex",
     "RepositoryModelLoad",
     "RepositoryModelUnload",
+    "ModelStatistics",
     "TraceSetting",
     "LogSettings",
 )

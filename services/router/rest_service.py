@@ -24,7 +24,6 @@ from services.router.servicer import (
     EXTENSIONS,
     SERVER_NAME,
     SERVICE,
-    InferenceServicer,
 )
 
 REST_SERVICE: Final = "/nereid.rest.RestService/"
@@ -40,12 +39,10 @@ class RestService:
     def __init__(
         self,
         inference: Inference,
-        servicer: InferenceServicer,
         forwarded: Mapping[str, ColdMethod],
     ) -> None:
         """Answer for ``inference``; ``forwarded`` are control's methods by name."""
         self._inference = inference
-        self._servicer = servicer
         self._forwarded = forwarded
 
     def methods(self) -> Mapping[str, RestMethod]:
@@ -100,7 +97,8 @@ class RestService:
     def model_statistics(self, call: RestCall) -> HttpReply:
         """Answer with what has been counted, of one model or of all."""
         request = pb.ModelStatisticsRequest(name=call.model, version=call.version)
-        answer = self._servicer.model_statistics(request.SerializeToString())
+        forward = self._forwarded[SERVICE + "ModelStatistics"]
+        answer = forward(request.SerializeToString())
         return rest_documents.model_statistics(
             pb.ModelStatisticsResponse.FromString(answer)
         )

@@ -6,15 +6,10 @@ Source: the errors are the words of Triton's model life cycle.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from services.core.errors import (
-    InvalidRequestError,
-    ModelNotFoundError,
-    ModelNotReadyError,
-)
+from services.core.errors import ModelNotFoundError, ModelNotReadyError
 from services.core.lifecycle import ModelState
 from services.core.model_config import ModelConfig
-
-_MAX_VERSION = 2**63 - 1
+from services.core.model_version import parse_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,20 +120,3 @@ class RouteTable:
         return [
             str(number) for number, route in sorted(versions.items()) if route.is_ready
         ]
-
-
-def parse_version(version: str) -> int | None:
-    """Return the number in ``version``; None for the empty string.
-
-    Raises:
-        InvalidRequestError: it is not a decimal number that fits int64.
-    """
-    if not version:
-        return None
-    if version.isascii() and version.isdigit() and int(version) <= _MAX_VERSION:
-        return int(version)
-    message = (
-        "failed to get model version from specified version string "
-        f"'{version}' (details: stol), version should be an integral value > 0"
-    )
-    raise InvalidRequestError(message)

@@ -10,13 +10,11 @@ from google.protobuf.message import DecodeError
 
 from protos import inference_pb2 as pb
 from protos import model_config_pb2
-from services.core.errors import InternalError, InvalidRequestError, ServingError
+from services.core.errors import InternalError
 from services.core.version import VERSION
 from services.router.cold_call import ColdMethod
 from services.router.inference import Inference
 from services.router.model_metadata import model_metadata
-from services.router.route_table import Route
-from services.router.statistics_message import statistics_message
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 SERVER_NAME: Final = "nereid"
@@ -31,7 +29,7 @@ EXTENSIONS: Final = (
 
 
 class InferenceServicer:
-    """Health, metadata, configuration and statistics of what is routed here."""
+    """Health, metadata and configuration of what is routed here."""
 
     def __init__(self, inference: Inference) -> None:
         """Answer for ``inference``."""
@@ -46,7 +44,6 @@ class InferenceServicer:
             SERVICE + "ServerMetadata": self.server_metadata,
             SERVICE + "ModelMetadata": self.model_metadata,
             SERVICE + "ModelConfig": self.model_config,
-            SERVICE + "ModelStatistics": self.model_statistics,
         }
 
     def server_live(self, message: bytes) -> bytes:
@@ -98,33 +95,6 @@ class InferenceServicer:
         route = self._inference.table.find(request.name, request.version)
         config = model_config_pb2.ModelConfig.FromString(route.config_message)
         return pb.ModelConfigResponse(config=config).SerializeToString()
-
-    def model_statistics(self, message: bytes) -> bytes:
-        """Answer with what this router has counted."""
-        try:
-            request = pb.ModelStatisticsRequest.FromString(message)
-        except DecodeError as error:
-            raise _unparsable() from error
-        routes = self._routes_named(request.name, request.version)
-        response = pb.ModelStatisticsResponse()
-        for route in routes:
-            scheduler = self._inference.scheduler_of(route)
-            if scheduler is not None:
-                response.model_stats.append(
-                    statistics_message(route, scheduler.statistics)
-                )
-        return response.SerializeToString()
-
-    def _routes_named(self, name: str, version: str) -> list[Route]:
-        table = self._inference.table
-        if not name:
-            return list(table.routes())
-        try:
-            route = table.find(name, version)
-        except ServingError as error:
-            message = f"requested model '{name}' is not available"
-            raise InvalidRequestError(message) from error
-        return [route] if version else list(table.models[name].values())
 
 
 def _unparsable() -> InternalError:

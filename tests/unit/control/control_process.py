@@ -13,10 +13,12 @@ from google.protobuf.message import Message
 from protos import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 from protos.model_config_pb2 import ModelConfig
 from services.control.app import server_of
-from services.control.catalog import Catalog, CatalogSettings, ControlMode
+from services.control.catalog import Catalog
+from services.control.catalog_settings import CatalogSettings, ControlMode
 from services.control.placing import place_version
 from services.control.reconciler import Reconciler
 from services.control.snapshot import Snapshot
+from services.control.statistics import Statistics
 from services.control.store import NoStore, Store
 from services.control.supervisor import Grace, Supervisor
 from services.core.clock import MonotonicClock
@@ -124,6 +126,9 @@ class Control:
         )
         self.supervisor.restore(snapshot or Snapshot())
         self.catalog = Catalog(self.supervisor, settings)
+        self.statistics = Statistics(
+            store or NoStore(), self.supervisor.routers, MonotonicClock()
+        )
         self.channel: grpc.aio.Channel
 
     @property
@@ -176,7 +181,7 @@ def settings_of(
 @contextlib.asynccontextmanager
 async def running(control: Control) -> AsyncIterator[Control]:
     """Serve ``control`` on a unix socket for as long as the block runs."""
-    server = server_of(control.supervisor, control.catalog)
+    server = server_of(control.supervisor, control.catalog, control.statistics)
     with tempfile.TemporaryDirectory() as directory:
         address = f"unix:{directory}/control.sock"
         server.add_insecure_port(address)
@@ -184,10 +189,12 @@ async def running(control: Control) -> AsyncIterator[Control]:
         async with grpc.aio.insecure_channel(address) as channel:
             control.channel = channel
             following = asyncio.create_task(control.catalog.follow_workers())
+            counting = asyncio.create_task(control.statistics.run())
             try:
                 yield control
             finally:
                 following.cancel()
+                counting.cancel()
                 await server.stop(0)
 
 
