@@ -250,6 +250,7 @@ class WorkerCommand(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     UNLOAD_FIELD_NUMBER: _builtins.int
     INSPECT_FIELD_NUMBER: _builtins.int
+    LOG_SETTINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def routers(self) -> Global___Routers: ...
     @_builtins.property
@@ -258,6 +259,8 @@ class WorkerCommand(_message.Message):
     def unload(self) -> Global___UnloadModel: ...
     @_builtins.property
     def inspect(self) -> Global___InspectModel: ...
+    @_builtins.property
+    def log_settings(self) -> Global___LogSettings: ...
     def __init__(
         self,
         *,
@@ -265,12 +268,13 @@ class WorkerCommand(_message.Message):
         load: Global___LoadModel | None = ...,
         unload: Global___UnloadModel | None = ...,
         inspect: Global___InspectModel | None = ...,
+        log_settings: Global___LogSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "inspect", b"inspect", "load", b"load", "routers", b"routers", "unload", b"unload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "inspect", b"inspect", "load", b"load", "log_settings", b"log_settings", "routers", b"routers", "unload", b"unload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "inspect", b"inspect", "load", b"load", "routers", b"routers", "unload", b"unload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "inspect", b"inspect", "load", b"load", "log_settings", b"log_settings", "routers", b"routers", "unload", b"unload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["routers", "load", "unload", "inspect"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["routers", "load", "unload", "inspect", "log_settings"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -424,24 +428,36 @@ class RouterReport(_message.Message):
     HELLO_FIELD_NUMBER: _builtins.int
     APPLIED_FIELD_NUMBER: _builtins.int
     STATISTICS_FIELD_NUMBER: _builtins.int
+    TRACE_SETTINGS_APPLIED_FIELD_NUMBER: _builtins.int
+    TRACE_SAMPLED_FIELD_NUMBER: _builtins.int
+    TRACE_ENDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___RouterHello: ...
     @_builtins.property
     def applied(self) -> Global___RoutesApplied: ...
     @_builtins.property
     def statistics(self) -> Global___StatisticsReport: ...
+    @_builtins.property
+    def trace_settings_applied(self) -> Global___TraceSettingsApplied: ...
+    @_builtins.property
+    def trace_sampled(self) -> Global___TraceSampled: ...
+    @_builtins.property
+    def trace_ended(self) -> Global___TraceEnded: ...
     def __init__(
         self,
         *,
         hello: Global___RouterHello | None = ...,
         applied: Global___RoutesApplied | None = ...,
         statistics: Global___StatisticsReport | None = ...,
+        trace_settings_applied: Global___TraceSettingsApplied | None = ...,
+        trace_sampled: Global___TraceSampled | None = ...,
+        trace_ended: Global___TraceEnded | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report", "statistics", b"statistics"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report", "statistics", b"statistics", "trace_ended", b"trace_ended", "trace_sampled", b"trace_sampled", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report", "statistics", b"statistics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report", "statistics", b"statistics", "trace_ended", b"trace_ended", "trace_sampled", b"trace_sampled", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "applied", "statistics"]  # noqa: Y015
+    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "applied", "statistics", "trace_settings_applied", "trace_sampled", "trace_ended"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_report) -> _WhichOneofReturnType_report | None: ...
 
@@ -672,6 +688,8 @@ class RouterUpdate(_message.Message):
     STATISTICS_APPLIED_FIELD_NUMBER: _builtins.int
     COLLECT_STATISTICS_FIELD_NUMBER: _builtins.int
     STATISTICS_SETTINGS_FIELD_NUMBER: _builtins.int
+    LOG_SETTINGS_FIELD_NUMBER: _builtins.int
+    TRACE_SETTINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def routes(self) -> Global___RouteTable: ...
     @_builtins.property
@@ -680,6 +698,10 @@ class RouterUpdate(_message.Message):
     def collect_statistics(self) -> Global___CollectStatistics: ...
     @_builtins.property
     def statistics_settings(self) -> Global___StatisticsSettings: ...
+    @_builtins.property
+    def log_settings(self) -> Global___LogSettings: ...
+    @_builtins.property
+    def trace_settings(self) -> Global___TraceSettings: ...
     def __init__(
         self,
         *,
@@ -687,12 +709,14 @@ class RouterUpdate(_message.Message):
         statistics_applied: Global___StatisticsApplied | None = ...,
         collect_statistics: Global___CollectStatistics | None = ...,
         statistics_settings: Global___StatisticsSettings | None = ...,
+        log_settings: Global___LogSettings | None = ...,
+        trace_settings: Global___TraceSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "routes", b"routes", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "update", b"update"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "log_settings", b"log_settings", "routes", b"routes", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "routes", b"routes", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "log_settings", b"log_settings", "routes", b"routes", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["routes", "statistics_applied", "collect_statistics", "statistics_settings"]  # noqa: Y015
+    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["routes", "statistics_applied", "collect_statistics", "statistics_settings", "log_settings", "trace_settings"]  # noqa: Y015
     _WhichOneofArgType_update: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_update) -> _WhichOneofReturnType_update | None: ...
 
@@ -913,3 +937,281 @@ class ResetStatisticsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResetStatisticsResponse: _TypeAlias = ResetStatisticsResponse  # noqa: Y015
+
+@_typing.final
+class LogSettings(_message.Message):
+    """---------------------------------------------------------------- logging
+
+    Which lines every process writes, and how; sent once a client changed it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERBOSE_FIELD_NUMBER: _builtins.int
+    INFO_FIELD_NUMBER: _builtins.int
+    WARNING_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    ISO8601_FIELD_NUMBER: _builtins.int
+    verbose: _builtins.int
+    """Debug lines are written at 1 and above."""
+    info: _builtins.bool
+    warning: _builtins.bool
+    error: _builtins.bool
+    iso8601: _builtins.bool
+    def __init__(
+        self,
+        *,
+        verbose: _builtins.int = ...,
+        info: _builtins.bool = ...,
+        warning: _builtins.bool = ...,
+        error: _builtins.bool = ...,
+        iso8601: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "info", b"info", "iso8601", b"iso8601", "verbose", b"verbose", "warning", b"warning"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogSettings: _TypeAlias = LogSettings  # noqa: Y015
+
+@_typing.final
+class TraceSettings(_message.Message):
+    """---------------------------------------------------------------- tracing
+
+    Which requests to trace, whole. A later revision replaces it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ModelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___TraceScope: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___TraceScope | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    OPEN_TELEMETRY_FIELD_NUMBER: _builtins.int
+    OVERALL_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    open_telemetry: _builtins.bool
+    """A request whose caller is traced is traced too, whatever the rate."""
+    @_builtins.property
+    def overall(self) -> Global___TraceScope: ...
+    @_builtins.property
+    def models(self) -> _containers.MessageMap[_builtins.str, Global___TraceScope]:
+        """Of the models that have settings of their own."""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        open_telemetry: _builtins.bool = ...,
+        overall: Global___TraceScope | None = ...,
+        models: _abc.Mapping[_builtins.str, Global___TraceScope] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["overall", b"overall"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models", "open_telemetry", b"open_telemetry", "overall", b"overall", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceSettings: _TypeAlias = TraceSettings  # noqa: Y015
+
+@_typing.final
+class TraceScope(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    RATE_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    TIMESTAMPS_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
+    session: _builtins.int
+    """Told apart by control: every change of the settings begins another one."""
+    rate: _builtins.int
+    """One of so many requests is sampled; 0: none."""
+    count: _builtins.int
+    """How many more at most; -1: any number."""
+    timestamps: _builtins.bool
+    tensors: _builtins.bool
+    def __init__(
+        self,
+        *,
+        session: _builtins.int = ...,
+        rate: _builtins.int = ...,
+        count: _builtins.int = ...,
+        timestamps: _builtins.bool = ...,
+        tensors: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "rate", b"rate", "session", b"session", "tensors", b"tensors", "timestamps", b"timestamps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceScope: _TypeAlias = TraceScope  # noqa: Y015
+
+@_typing.final
+class TraceSettingsApplied(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceSettingsApplied: _TypeAlias = TraceSettingsApplied  # noqa: Y015
+
+@_typing.final
+class TraceSampled(_message.Message):
+    """A request of this session will be traced: count it down."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.int
+    def __init__(
+        self,
+        *,
+        session: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceSampled: _TypeAlias = TraceSampled  # noqa: Y015
+
+@_typing.final
+class TraceEnded(_message.Message):
+    """That request has been answered, or will never be."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    session: _builtins.int
+    @_builtins.property
+    def request(self) -> Global___TracedRequest: ...
+    def __init__(
+        self,
+        *,
+        session: _builtins.int = ...,
+        request: Global___TracedRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceEnded: _TypeAlias = TraceEnded  # noqa: Y015
+
+@_typing.final
+class TracedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TIMESTAMPS_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    WALL_CLOCK_OFFSET_NS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    CHILDREN_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.int
+    request_id: _builtins.str
+    """The client's own; empty if it gave none."""
+    request: _builtins.bytes
+    """At the level TENSORS only: a serialized inference.ModelInferRequest and
+    ModelInferResponse; each may be absent.
+    """
+    response: _builtins.bytes
+    traceparent: _builtins.str
+    """The caller's W3C trace context; empty if it sent none."""
+    wall_clock_offset_ns: _builtins.int
+    """What to add to the timestamps to get nanoseconds since 1970."""
+    error: _builtins.str
+    """Why it failed; empty if it did not."""
+    @_builtins.property
+    def timestamps(self) -> _containers.RepeatedCompositeFieldContainer[Global___TraceTimestamp]:
+        """In the order in which they belong into the file."""
+
+    @_builtins.property
+    def children(self) -> _containers.RepeatedCompositeFieldContainer[Global___TracedRequest]:
+        """The requests that an ensemble made of this one."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        timestamps: _abc.Iterable[Global___TraceTimestamp] | None = ...,
+        request: _builtins.bytes = ...,
+        response: _builtins.bytes = ...,
+        traceparent: _builtins.str = ...,
+        wall_clock_offset_ns: _builtins.int = ...,
+        error: _builtins.str = ...,
+        children: _abc.Iterable[Global___TracedRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["children", b"children", "error", b"error", "model", b"model", "request", b"request", "request_id", b"request_id", "response", b"response", "timestamps", b"timestamps", "traceparent", b"traceparent", "version", b"version", "wall_clock_offset_ns", b"wall_clock_offset_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TracedRequest: _TypeAlias = TracedRequest  # noqa: Y015
+
+@_typing.final
+class TraceTimestamp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    NS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """As Triton names it, e.g. "COMPUTE_START"."""
+    ns: _builtins.int
+    """Of the router's monotonic clock."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "ns", b"ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceTimestamp: _TypeAlias = TraceTimestamp  # noqa: Y015
