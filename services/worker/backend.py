@@ -1,6 +1,6 @@
 """What a runtime has to offer to serve models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -198,12 +198,71 @@ class RequestBackend(Protocol):
         ...
 
 
+class Deliver(Protocol):
+    """Takes the answers to a decoupled batch, from any thread."""
+
+    def __call__(
+        self,
+        call: int,
+        answer: BackendAnswer | None,
+        is_final: bool,  # noqa: FBT001 - a callback
+        /,
+    ) -> None:
+        """Send an answer to a call.
+
+        Args:
+            call: Its place among the batch's calls.
+            answer: None to say only that there will be no more. Its data may be
+                reused as soon as this returns.
+            is_final: Whether there will be no more; what comes later is dropped.
+        """
+        ...
+
+
+@runtime_checkable
+class DecoupledBackend(Protocol):
+    """One model instance that gives any number of answers, when it likes.
+
+    As with Backend, one thread at a time calls it.
+    """
+
+    def execute_decoupled(
+        self,
+        calls: Sequence[BackendCall],
+        deliver: Deliver,
+        cancel_with: Callable[[Callable[[int], None]], None],
+    ) -> Sequence[BackendFailure | None]:
+        """Begin one batch.
+
+        Args:
+            calls: Their data is valid only during the call.
+            deliver: Takes answers during the call and after it.
+            cancel_with: Is to be given, once, what to call with a call that nobody
+                waits for any longer; from any thread.
+
+        Returns:
+            For each of ``calls``, why it has failed; None if it was or will be
+            answered.
+
+        Raises:
+            BackendError: the runtime failed; what has no final answer fails.
+        """
+        ...
+
+    def unload(self) -> None:
+        """Release everything; nothing is called afterwards."""
+        ...
+
+
+AnyBackend: TypeAlias = Backend | RequestBackend | DecoupledBackend
+
+
 class Runtime(Protocol):
     """The way to load models of one kind. Called from several threads."""
 
     def load(
         self, source: ModelSource, places: Sequence[InstancePlace]
-    ) -> Sequence[Backend | RequestBackend]:
+    ) -> Sequence[AnyBackend]:
         """Load one model version.
 
         Returns:

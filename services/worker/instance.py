@@ -2,11 +2,15 @@
 
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 import structlog
 
+from services.worker import wire
 from services.worker.backoff import Backoff
+from services.worker.outlet import Outlet
 
 # How long a router may take to end a stream that we have finished.
 _FAREWELL_S: Final = 1.0
@@ -29,7 +33,7 @@ class Stream(Protocol):
         ...
 
     def send(self, message: bytes) -> None:
-        """Send an answer; never blocks."""
+        """Send an answer, from any thread; never blocks."""
         ...
 
     def finish(self) -> None:
@@ -49,13 +53,22 @@ OpenStream: TypeAlias = Callable[[str], Stream]
 Run: TypeAlias = Callable[[bytes], bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class StreamedRun:
+    """Answers a batch whose replies may also go through its outlet, then or later."""
+
+    run: Callable[[bytes, Outlet], bytes]
+
+
 class Instance:
     """One instance of one model version: executes one batch at a time.
 
     It keeps one stream, with a thread of its own, to every router.
     """
 
-    def __init__(self, name: str, run: Run, open_stream: OpenStream) -> None:
+    def __init__(
+        self, name: str, run: Run | StreamedRun, open_stream: OpenStream
+    ) -> None:
         """Prepare an instance that no router knows yet.
 
         Args:
@@ -102,10 +115,13 @@ class Instance:
         for link in links:
             link.wait()
 
-    def execute(self, message: bytes) -> bytes:
+    def execute(self, message: bytes, open_outlet: Callable[[], Outlet]) -> bytes:
         """Answer one batch, waiting for the batches of other routers."""
+        run = self._run
         with self._executing:
-            return self._run(message)
+            if isinstance(run, StreamedRun):
+                return run.run(message, open_outlet())
+            return run(message)
 
 
 class _Link:
@@ -121,6 +137,8 @@ class _Link:
         self._stopping = threading.Event()
         self._stream: Stream | None = None
         self._busy = False
+        self._outlets: dict[int, Outlet] = {}
+        self._drained = threading.Condition(self._lock)
         self._thread = threading.Thread(
             target=self._serve, name=f"{instance.name}@{endpoint}", daemon=True
         )
@@ -130,14 +148,14 @@ class _Link:
         """Finish the stream, now or behind the answer that is being made."""
         with self._lock:
             self._stopping.set()
-            if self._stream is not None and not self._busy:
+            if self._stream is not None and self._is_idle:
                 self._stream.finish()
 
     def wait(self) -> None:
         """Return when the thread has ended; after ``leave``."""
+        with self._lock:
+            self._drained.wait_for(lambda: self._is_idle, _DRAIN_S)
         self._thread.join(_FAREWELL_S)
-        if self._thread.is_alive() and self._busy:
-            self._thread.join(_DRAIN_S)
         with self._lock:
             if self._stream is not None:
                 self._stream.cancel()
@@ -162,7 +180,12 @@ class _Link:
             with self._lock:
                 self._stream = None
                 self._busy = False
+                lost = list(self._outlets.values())
+                self._outlets.clear()
+                self._drained.notify_all()
             stream.close()
+            for outlet in lost:
+                outlet.cancel_all()
             _log.debug(
                 "a stream to a router has ended",
                 instance=self._instance.name,
@@ -181,15 +204,61 @@ class _Link:
 
     def _answer(self, stream: Stream, backoff: Backoff) -> None:
         """Answer batches until the stream ends."""
+        number = 0
         while (message := stream.receive()) is not None:
             backoff.reset()
+            if wire.is_cancellation(message):
+                self._cancel(wire.cancelled_requests(message))
+                continue
             with self._lock:
                 if self._stopping.is_set():
                     continue  # it crossed our farewell: the router keeps it
                 self._busy = True
-            answer = self._instance.execute(message)
+            open_outlet = partial(self._open_outlet, stream, number)
+            answer = self._instance.execute(message, open_outlet)
+            number += 1
             with self._lock:
                 self._busy = False
                 stream.send(answer)
-                if self._stopping.is_set():
-                    stream.finish()
+                self._finish_if_drained()
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._busy and not self._outlets
+
+    def _finish_if_drained(self) -> None:
+        """Say farewell behind the last answer, if we leave; with the lock held."""
+        if self._is_idle:
+            self._drained.notify_all()
+            if self._stopping.is_set() and self._stream is not None:
+                self._stream.finish()
+
+    def _open_outlet(self, stream: Stream, number: int) -> Outlet:
+        outlet = Outlet(
+            number,
+            send=partial(self._send, stream),
+            close=partial(self._close_outlet, stream, number),
+        )
+        with self._lock:
+            self._outlets[number] = outlet
+        return outlet
+
+    def _send(self, stream: Stream, message: bytes) -> None:
+        with self._lock:
+            if self._stream is stream:
+                stream.send(message)
+
+    def _close_outlet(self, stream: Stream, number: int) -> None:
+        with self._lock:
+            if self._stream is stream:
+                del self._outlets[number]
+                if not self._busy:
+                    self._finish_if_drained()
+
+    def _cancel(self, places: list[tuple[int, int]]) -> None:
+        """Tell the model of requests that nobody waits for any longer."""
+        for batch, request in places:
+            with self._lock:
+                outlet = self._outlets.get(batch)
+            if outlet is not None:
+                outlet.cancel(request)

@@ -19,7 +19,8 @@ from services.core.errors import (
     UnsupportedError,
 )
 from services.worker.backend import (
-    Backend,
+    AnyBackend,
+    DecoupledBackend,
     FoundModel,
     InstancePlace,
     ModelSource,
@@ -27,9 +28,11 @@ from services.worker.backend import (
     Runtime,
 )
 from services.worker.execution import Execution
-from services.worker.instance import Instance, Run, Stream
+from services.worker.instance import Instance, Run, Stream, StreamedRun
+from services.worker.labels import Labels, read_labels
 from services.worker.request_execution import RequestExecution
 from services.worker.signature import Signature
+from services.worker.streamed_execution import StreamedExecution
 
 # Loading is mostly reading files and optimising graphs: a few at once pay.
 _LOADING_THREADS: Final = 4
@@ -88,7 +91,7 @@ Dial: TypeAlias = Callable[[LoadOrder, str, str], Stream]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loaded:
-    backends: tuple[Backend | RequestBackend, ...]
+    backends: tuple[AnyBackend, ...]
     instances: tuple[Instance, ...]
 
     def connect(self, endpoints: tuple[str, ...]) -> None:
@@ -183,6 +186,7 @@ class Loader:
     def _load(self, order: LoadOrder) -> None:
         generation, source = order.generation, order.source
         try:
+            labels = read_labels(source)
             backends = tuple(self._find_runtime(source).load(source, order.places))
         except Exception as error:  # noqa: BLE001 - the boundary: it is reported
             with self._lock:
@@ -190,7 +194,9 @@ class Loader:
                 self._unwanted.discard(generation)
             self._reports.load_failed(generation, describe(error))
             return
-        model = _Loaded(backends=backends, instances=self._instances(order, backends))
+        model = _Loaded(
+            backends=backends, instances=self._instances(order, backends, labels)
+        )
         with self._lock:
             self._models[generation] = model
             is_unwanted = generation in self._unwanted
@@ -209,10 +215,13 @@ class Loader:
         self._reports.loaded(generation)
 
     def _instances(
-        self, order: LoadOrder, backends: Sequence[Backend | RequestBackend]
+        self,
+        order: LoadOrder,
+        backends: Sequence[AnyBackend],
+        labels: Labels,
     ) -> tuple[Instance, ...]:
         source = order.source
-        signature = Signature.from_config(source.config, source.version)
+        signature = Signature.from_config(source.config, source.version, labels)
         return tuple(
             Instance(
                 place.name,
@@ -243,8 +252,10 @@ class Loader:
         self._reports.inspected(inspection, found)
 
 
-def _run(signature: Signature, backend: Backend | RequestBackend, clock: Clock) -> Run:
+def _run(signature: Signature, backend: AnyBackend, clock: Clock) -> Run | StreamedRun:
     """Return what answers the batches of one instance."""
+    if isinstance(backend, DecoupledBackend):
+        return StreamedRun(StreamedExecution(signature, backend, clock).run)
     if isinstance(backend, RequestBackend):
         return RequestExecution(signature, backend, clock).run
     return Execution(signature, backend, clock).run

@@ -1,5 +1,6 @@
 """A bidirectional stream on the client's side, driven by the thread that reads it."""
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
@@ -19,8 +20,7 @@ UNLIMITED_MESSAGES: Final[Options] = (
 class ClientStream:
     """The client's end of a bidirectional stream, with a queue of its own.
 
-    One thread opens it, receives and sends; ``finish`` and ``cancel`` may come
-    from any.
+    One thread opens it and receives; everything else may come from any.
     """
 
     def __init__(self, target: str, method: str, metadata: Metadata = ()) -> None:
@@ -38,6 +38,8 @@ class ClientStream:
         self._call = self._channel.segregated_call(
             0, method.encode(), None, None, None, None, start, None
         )
+        self._lock = threading.Lock()
+        self._finishing = False
         self._sending = True
         self._unsent: deque[bytes] = deque()
         self._received: bytes | None = None
@@ -86,19 +88,24 @@ class ClientStream:
 
     def send(self, message: bytes) -> None:
         """Send ``message`` after those before it; never blocks."""
-        if self._sending:
-            self._unsent.append(message)
-        else:
+        with self._lock:
+            if self._sending:
+                self._unsent.append(message)
+                return
             self._sending = True
             self._call.operate((cygrpc.SendMessageOperation(message, 0),), self._sent)
 
     def finish(self) -> None:
         """Say that nothing more will be sent; the other end then ends the stream.
 
-        From any thread, once, when no ``send`` is queued behind another: C-core
-        puts the end behind a message that is still on its way.
+        Once. C-core puts the end behind a message that is still on its way; it
+        waits here behind those that are queued.
         """
-        self._call.operate((cygrpc.SendCloseFromClientOperation(0),), None)
+        with self._lock:
+            if self._unsent:
+                self._finishing = True
+                return
+            self._call.operate((cygrpc.SendCloseFromClientOperation(0),), None)
 
     def cancel(self) -> None:
         """End the stream from this side; a blocked ``receive`` returns None."""
@@ -116,11 +123,14 @@ class ClientStream:
             self._call.operate((cygrpc.ReceiveMessageOperation(0),), self._receive)
 
     def _sent(self, event: Any) -> None:
-        if self._unsent and event.success:
+        with self._lock:
+            if not self._unsent or not event.success:
+                self._sending = False
+                return
             message = self._unsent.popleft()
             self._call.operate((cygrpc.SendMessageOperation(message, 0),), self._sent)
-        else:
-            self._sending = False
+            if self._finishing and not self._unsent:
+                self._call.operate((cygrpc.SendCloseFromClientOperation(0),), None)
 
     def _ended(self, event: Any) -> None:
         operation = event.batch_operations[0]

@@ -17,7 +17,11 @@ from services.worker.device import DeviceKind
 from services.worker.python_backend.frames import Frame
 from services.worker.python_backend.host import environment
 from services.worker.python_backend.host.child import Child
-from services.worker.python_backend.host.python_instance import PythonInstance
+from services.worker.python_backend.host.python_model import (
+    DecoupledPythonModel,
+    PythonModel,
+)
+from services.worker.python_backend.host.supervised_child import StartChild
 
 _DEFAULT_FILENAME: Final = "model.py"
 
@@ -32,16 +36,17 @@ class PythonRuntime:
 
     def load(
         self, source: ModelSource, places: Sequence[InstancePlace]
-    ) -> tuple[PythonInstance, ...]:
+    ) -> tuple[PythonModel | DecoupledPythonModel, ...]:
         """Load one model version; see Runtime."""
         file = model_file(source)
         python = environment.interpreter(
             dict(source.config.parameters), str(Path(source.directory).parent)
         )
-        instances: list[PythonInstance] = []
+        kind = DecoupledPythonModel if source.config.decoupled else PythonModel
+        instances: list[PythonModel | DecoupledPythonModel] = []
         try:
             for place in places:
-                instance = PythonInstance(
+                instance = kind(
                     place.name,
                     _starter(python, place.name),
                     initialize_order(source, place, file),
@@ -110,8 +115,10 @@ def _kind(source: ModelSource, place: InstancePlace) -> str:
     return kind.name.removeprefix("KIND_")
 
 
-def _starter(python: str, name: str) -> Callable[[Callable[[Frame], None]], Child]:
-    def start(on_event: Callable[[Frame], None]) -> Child:
-        return Child(python, name, on_event, environment.variables(python))
+def _starter(python: str, name: str) -> StartChild:
+    def start(
+        on_event: Callable[[Frame], None], on_end: Callable[[Child, int], None]
+    ) -> Child:
+        return Child(python, name, on_event, on_end, environment.variables(python))
 
     return start

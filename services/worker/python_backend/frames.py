@@ -6,7 +6,6 @@ The descriptors come with it as SCM_RIGHTS. The bodies are in ``messages``.
 
 import contextlib
 import enum
-import os
 import socket
 import struct
 import threading
@@ -104,14 +103,13 @@ class FrameSocket:
         descriptors = tuple([self._descriptors.popleft() for _ in range(count)])
         return Frame(kind, buffer[_HEADER.size : end], descriptors)
 
-    def close(self) -> None:
-        """Hang up; the other side's ``receive`` raises EOFError."""
+    def hang_up(self) -> None:
+        """End the connection, from any thread.
+
+        What was sent before is still received; then both sides' ``receive`` raise.
+        """
         with contextlib.suppress(OSError):  # the other side was first
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors.clear()
 
     def _more(self) -> bytes:
         try:

@@ -33,6 +33,7 @@ class Child:
 
     Attributes:
         pid: Its number.
+        has_ended: Whether ``on_end`` has been or is about to be called.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Child:
         python: str,
         name: str,
         on_event: Callable[[Frame], None],
+        on_end: "Callable[[Child, int], None]",
         environment: dict[str, str] | None = None,
     ) -> None:
         """Start it.
@@ -48,6 +50,7 @@ class Child:
             python: The interpreter.
             name: Of the instance, for the process list.
             on_event: Given what it sends unasked; called by one thread.
+            on_end: Given it and its status (-N: killed by signal N) at its end.
             environment: In place of this process's.
 
         Raises:
@@ -79,12 +82,19 @@ class Child:
             their_events.close()
         self._name = name
         self._on_event = on_event
+        self._on_end = on_end
         self._work = FrameSocket(work)
         self._events = FrameSocket(events)
         self.pid = self._process.pid
-        threading.Thread(
+        self.has_ended = False
+        self._listener = threading.Thread(
             target=self._listen, name=f"{name} events", daemon=True
-        ).start()
+        )
+        self._waiter = threading.Thread(
+            target=self._wait, name=f"{name} end", daemon=True
+        )
+        self._listener.start()
+        self._waiter.start()
 
     def order(
         self, kind: Kind, body: bytes = b"", descriptors: Sequence[int] = ()
@@ -105,31 +115,21 @@ class Child:
         with contextlib.suppress(OSError):
             self._events.send(kind, body)
 
-    def is_alive(self) -> bool:
-        """Return whether the process runs."""
-        return self._process.poll() is None
-
-    def close(self) -> None:
+    def finalize(self) -> None:
         """Finalize the model and end the process, kindly if it lets us."""
         killer = threading.Timer(_FAREWELL_S, self._process.kill)
         killer.daemon = True
         killer.start()
-        try:
+        with contextlib.suppress(ProcessGoneError):  # it was faster
             self.order(Kind.FINALIZE)
-        except ProcessGoneError as error:
-            _log.debug("a model's process was gone", name=self._name, reason=str(error))
-        self._work.close()
-        self._process.wait()
+        self._work.hang_up()
+        self._waiter.join()
         killer.cancel()
-        self._events.close()
 
-    def kill(self) -> int:
-        """End the process at once; return its status, -N if a signal ended it."""
+    def kill(self) -> None:
+        """End the process at once; returns when its end has been told."""
         self._process.kill()
-        self._work.close()
-        status = self._process.wait()
-        self._events.close()
-        return status
+        self._waiter.join()
 
     def _listen(self) -> None:
         while True:
@@ -141,3 +141,15 @@ class Child:
                 self._on_event(frame)
             except Exception:  # noqa: BLE001 - logged; others may follow
                 _log.exception("an event of a model was lost", name=self._name)
+
+    def _wait(self) -> None:
+        """Tell of the end, after everything that was said before it.
+
+        The sockets do not tell it: what the model has forked may hold them open.
+        """
+        status = self._process.wait()
+        self._work.hang_up()
+        self._events.hang_up()
+        self._listener.join()
+        self.has_ended = True
+        self._on_end(self, status)

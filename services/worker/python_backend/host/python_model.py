@@ -1,0 +1,204 @@
+"""Instances of Python models, as the worker sees them."""
+
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from services.core.datatype import DataType
+from services.core.errors import BackendError
+from services.worker.backend import (
+    BackendAnswer,
+    BackendCall,
+    BackendFailure,
+    Deliver,
+)
+from services.worker.python_backend.frames import Frame, Kind
+from services.worker.python_backend.host.child import ProcessGoneError
+from services.worker.python_backend.host.supervised_child import (
+    StartChild,
+    SupervisedChild,
+)
+from services.worker.python_backend.host.tensor_exchange import (
+    TensorExchange,
+    streamed_answer,
+)
+
+_INTERNAL: Final = 13  # google.rpc.Code
+_LEVELS: Final = ("info", "warning", "error", "debug")
+_CANCELLATION: Final = struct.Struct("<QI")
+
+_log = structlog.get_logger(__name__)
+
+
+class PythonModel:
+    """One instance that answers each request once; see RequestBackend."""
+
+    def __init__(
+        self, name: str, start: StartChild, order: bytes, datatypes: Sequence[DataType]
+    ) -> None:
+        """Start the process and initialize the model.
+
+        Args:
+            name: As Triton names it, e.g. "simple_0_0".
+            start: See SupervisedChild.
+            order: The body of INITIALIZE.
+            datatypes: Of the inputs, in the configuration's order.
+
+        Raises:
+            BackendError: the model cannot be initialized.
+        """
+        self._conversation = _Conversation(name, start, order, datatypes)
+
+    @property
+    def pid(self) -> int:
+        """The process's number; 0 while there is none."""
+        return self._conversation.child.pid
+
+    def execute_requests(self, calls: Sequence[BackendCall]) -> list[BackendAnswer]:
+        """Run one batch; see RequestBackend."""
+        missing = BackendFailure(_INTERNAL, "the model did not answer")
+        answers = self._conversation.execute(0, calls)
+        return [missing if one is None else one for one in answers]
+
+    def unload(self) -> None:
+        """Finalize the model and end its process."""
+        self._conversation.child.close()
+
+
+class DecoupledPythonModel:
+    """One instance that answers when it likes; see DecoupledBackend."""
+
+    def __init__(
+        self, name: str, start: StartChild, order: bytes, datatypes: Sequence[DataType]
+    ) -> None:
+        """Start the process and initialize the model; as PythonModel does."""
+        self._lock = threading.Lock()
+        self._batch = 0
+        # The calls that are open, by batch and number.
+        self._open: dict[tuple[int, int], Deliver] = {}
+        self._conversation = _Conversation(
+            name,
+            start,
+            order,
+            datatypes,
+            on_streamed=self._streamed,
+            on_lost=self._lost,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process's number; 0 while there is none."""
+        return self._conversation.child.pid
+
+    def execute_decoupled(
+        self,
+        calls: Sequence[BackendCall],
+        deliver: Deliver,
+        cancel_with: Callable[[Callable[[int], None]], None],
+    ) -> list[BackendFailure | None]:
+        """Begin one batch; see DecoupledBackend."""
+        child = self._conversation.child
+        batch = self._batch
+        self._batch += 1
+        with self._lock:
+            for call in range(len(calls)):
+                self._open[batch, call] = deliver
+
+        def cancel(call: int) -> None:
+            child.tell(Kind.CANCEL, _CANCELLATION.pack(batch, call))
+
+        try:
+            cancel_with(cancel)
+            answers = self._conversation.execute(batch, calls)
+        except BaseException:
+            self._close(batch, range(len(calls)))
+            raise
+        failures = [one if isinstance(one, BackendFailure) else None for one in answers]
+        self._close(batch, [call for call, one in enumerate(failures) if one])
+        return failures
+
+    def unload(self) -> None:
+        """Finalize the model and end its process."""
+        self._conversation.child.close()
+        self._lost()
+
+    def _close(self, batch: int, calls: Sequence[int]) -> None:
+        with self._lock:
+            for call in calls:
+                self._open.pop((batch, call), None)
+
+    def _streamed(self, frame: Frame) -> None:
+        place, answer, is_final = streamed_answer(frame)
+        with self._lock:
+            deliver = self._open.get(place)
+            if is_final:
+                self._open.pop(place, None)
+        if deliver is not None:
+            deliver(place[1], answer, is_final)
+
+    def _lost(self) -> None:
+        """Fail what the process that has ended was still answering."""
+        with self._lock:
+            lost = list(self._open.items())
+            self._open.clear()
+        for (_, call), deliver in lost:
+            failure = BackendFailure(_INTERNAL, self._conversation.child.unhealthy)
+            deliver(call, failure, True)  # noqa: FBT003 - final
+
+
+class _Conversation:
+    """What both kinds of instances have: a process, and memory shared with it."""
+
+    def __init__(
+        self,
+        name: str,
+        start: StartChild,
+        order: bytes,
+        datatypes: Sequence[DataType],
+        *,
+        on_streamed: Callable[[Frame], None] | None = None,
+        on_lost: Callable[[], None] | None = None,
+    ) -> None:
+        self._name = name
+        self._exchange = TensorExchange(datatypes)
+        self._on_streamed = on_streamed
+        self._on_lost = on_lost
+        self._is_fresh = True
+        self.child = SupervisedChild(name, start, order, self._event, self._lost)
+
+    def execute(
+        self, batch: int, calls: Sequence[BackendCall]
+    ) -> list[BackendAnswer | None]:
+        """Have the model execute a batch.
+
+        Raises:
+            BackendError: its process is gone.
+        """
+        child = self.child.healthy()
+        if not self._is_fresh:
+            self._exchange.forget()
+            self._is_fresh = True
+        try:
+            frame = self._exchange.execute(child, batch, calls)
+        except ProcessGoneError as error:
+            child.kill()
+            raise BackendError(self.child.unhealthy) from error
+        if frame.kind == Kind.FAILED:
+            raise BackendError(frame.body.decode(errors="replace"))
+        return self._exchange.answers(frame)
+
+    def _lost(self) -> None:
+        self._is_fresh = False
+        if self._on_lost is not None:
+            self._on_lost()
+
+    def _event(self, frame: Frame) -> None:
+        if frame.kind == Kind.LOG:
+            level = _LEVELS[min(frame.body[0], len(_LEVELS) - 1)]
+            text = frame.body[1:].decode(errors="replace")
+            getattr(_log, level)(text, instance=self._name)
+        elif frame.kind == Kind.STREAMED and self._on_streamed is not None:
+            self._on_streamed(frame)
