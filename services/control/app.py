@@ -18,6 +18,7 @@ from protos import (
 from services.control.catalog import Catalog
 from services.control.command_line import ControlSettings, parse
 from services.control.commands import SetStatistics
+from services.control.ensemble_members import check_members
 from services.control.error_interceptor import ErrorInterceptor
 from services.control.management_servicer import ManagementServicer, UnservedMethods
 from services.control.metrics_servicer import MetricsServicer
@@ -94,12 +95,15 @@ class _Process:
             writing = tasks.create_task(store.run())
             counting = tasks.create_task(statistics.run())
             serving = tasks.create_task(self._serve(catalog))
+            tidying = tasks.create_task(catalog.tidy())
             await self.stopping.wait()
             await healths.enter_graceful_shutdown()
             await server.stop(_STOP_GRACE_S)
             writing.cancel()
             counting.cancel()
             serving.cancel()
+            tidying.cancel()
+        catalog.close()
         await statistics.flush()
         await store.close()
         return self.status
@@ -133,8 +137,10 @@ async def _supervisor(store: Store, settings: ControlSettings) -> Supervisor:
     epoch = await store.begin_epoch(int(time.time()))
     reconciler = Reconciler(
         place_version,
+        check_members,
         first_number=epoch << _NUMBERS_PER_EPOCH_BITS,
         strict_readiness=settings.strict_readiness,
+        load_retries=settings.load_retries,
     )
     supervisor = Supervisor(reconciler, store, MonotonicClock())
     supervisor.restore(await store.restore())

@@ -6,6 +6,8 @@ check of an ensemble against its members.
 
 from collections.abc import Mapping
 
+from services.control.ensemble_tensors import require_tensors
+from services.control.model_registry import Member
 from services.core.errors import ConfigError
 from services.core.model_config import (
     ENSEMBLE_PLATFORM,
@@ -49,20 +51,21 @@ def require_ensemble(config: ModelConfig) -> None:
         _require_written(config, ensemble.steps)
 
 
-def require_members(config: ModelConfig, members: Mapping[str, ModelConfig]) -> None:
+def require_members(config: ModelConfig, members: Mapping[Member, ModelConfig]) -> None:
     """Refuse an ensemble whose members cannot take its batches.
 
     Args:
         config: An ensemble's.
-        members: The completed configurations of models that can be called.
+        members: The completed configurations of models that can be called, by name
+            and the version that a step asks for.
 
     Raises:
         ConfigError: a step's model is not among ``members``, or takes smaller
-            batches than the ensemble.
+            batches than the ensemble, or takes another tensor than it is given.
     """
     steps = config.ensemble.steps if config.ensemble is not None else ()
     for step in steps:
-        member = members.get(step.model_name)
+        member = members.get((step.model_name, step.model_version))
         if member is None:
             msg = (
                 f"ensemble {config.name} contains models that are not available or "
@@ -76,6 +79,7 @@ def require_members(config: ModelConfig, members: Mapping[str, ModelConfig]) -> 
                 f"only allows maximum batch size to be {member.max_batch_size}"
             )
             raise ConfigError(msg)
+    require_tensors(config, members)
 
 
 def _require_single_writers(

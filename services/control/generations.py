@@ -116,6 +116,11 @@ class Generations:
         is_complete = generation.placed and generation.loaded >= set(generation.placed)
         if generation.state is not ModelState.LOADING or not is_complete:
             return False
+        self.make_ready(generation)
+        return True
+
+    def make_ready(self, generation: Generation) -> None:
+        """Make a LOADING generation READY; its elder must go."""
         for older in self.registry.of(generation.spec.key):
             if older.state is ModelState.READY:
                 self.registry.advance(older, ModelEvent.UNLOAD)
@@ -124,7 +129,6 @@ class Generations:
         self._actions.append(
             LoadEnded(generation=generation.number, spec=generation.spec)
         )
-        return True
 
     def fail(
         self, generation: Generation, reason: str, *, lacks_device: bool = False

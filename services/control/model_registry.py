@@ -16,6 +16,9 @@ from services.core.lifecycle import ModelEvent, ModelState, next_state
 VersionKey: TypeAlias = tuple[str, int]
 """The name of a model and the number of a version."""
 
+Member: TypeAlias = tuple[str, int | None]
+"""What a step of an ensemble calls: a model, and a version or the newest one."""
+
 UNLOADED: Final = "unloaded"
 """Triton's reason for a version that somebody unloaded."""
 
@@ -86,9 +89,11 @@ class VersionSpec:
         config: A serialized, complete ``inference.ModelConfig``.
         backend: What executes it.
         directory: ``<repository>/<model>/<version>``, absolute.
-        fingerprint: Equal for equal configuration and files, and only then: an
-            equal spec needs no new loading.
+        fingerprint: Equal for equal files and an equal configuration, the version
+            policy left out, and only then.
         refusal: Not empty: it can never be loaded, for this reason.
+        members: What an ensemble's steps call; () for everything that a worker
+            executes.
     """
 
     model: str
@@ -98,11 +103,20 @@ class VersionSpec:
     directory: str
     fingerprint: str
     refusal: str = ""
+    members: tuple[Member, ...] = ()
 
     @property
     def key(self) -> VersionKey:
         """What the generations of one version share."""
         return (self.model, self.version)
+
+    def is_loaded_like(self, other: "VersionSpec") -> bool:
+        """Whether what was loaded for ``other`` serves this spec as well."""
+        return (self.fingerprint, self.directory, self.refusal) == (
+            other.fingerprint,
+            other.directory,
+            other.refusal,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +133,7 @@ class Generation:
         former: Instances that workers had when they were lost. One that comes
             back and still serves them may keep them.
         refused: Workers that could not load it while others could.
+        failures: How often a worker could not load it.
         was_ready: It has served before: routers may keep requests for it while it
             is loaded again.
         is_failed: Not to be tried again unless somebody asks.
@@ -136,6 +151,7 @@ class Generation:
     loaded: frozenset[str] = frozenset()
     former: Placement = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
+    failures: int = 0
     was_ready: bool = False
     is_failed: bool = False
     lacks_device: bool = False
@@ -148,6 +164,11 @@ class Generation:
         return frozenset(
             instance.name for places in self.placed.values() for instance in places
         )
+
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether it is over because nobody wanted it any more."""
+        return self.state is ModelState.UNAVAILABLE and self.reason == UNLOADED
 
     @property
     def is_wanted_on_workers(self) -> bool:

@@ -14,6 +14,7 @@ from services.control import config_completion, config_pbtxt
 from services.control.auto_complete import DEFAULT_MAX_BATCH_SIZE
 from services.control.config_completion import Draft
 from services.control.config_pbtxt import ConfigText
+from services.control.ensemble_members import members_of
 from services.control.inspections import InspectionFailedError
 from services.control.instance_groups import depends_on_devices
 from services.control.model_registry import VersionSpec, Worker
@@ -99,9 +100,6 @@ async def prepare(
         ConfigError: the configuration contradicts itself or cannot be completed.
     """
     draft = _begin(folder, written, settings)
-    if draft.config.HasField("ensemble_scheduling"):
-        reason = "Unsupported: this release does not serve ensembles"
-        return _refused(folder, draft, dict.fromkeys(draft.versions, reason))
     refusals: dict[int, str] = {}
     found = None
     if draft.needs_inspection:
@@ -193,6 +191,11 @@ def _specs(
     refusals: dict[int, str],
 ) -> tuple[VersionSpec, ...]:
     config = message.SerializeToString(deterministic=True)
+    # Which versions are served beside it makes no difference to a version.
+    own = ModelConfig()
+    own.CopyFrom(message)
+    own.ClearField("version_policy")
+    own_config = own.SerializeToString(deterministic=True)
     return tuple(
         VersionSpec(
             model=folder.name,
@@ -201,9 +204,10 @@ def _specs(
             backend=message.backend,
             directory=folder.version_directory(version),
             fingerprint=hashlib.sha256(
-                config + folder.fingerprints.get(version, "").encode()
+                own_config + folder.fingerprints.get(version, "").encode()
             ).hexdigest(),
             refusal=refusals.get(version, ""),
+            members=() if version in refusals else members_of(message),
         )
         for version in versions
     )

@@ -9,6 +9,8 @@ Pure: every fact arrives as an event, every wish leaves as an action. The rules:
   new device came, goes to workers that have nothing of the generation; if there is
   none it waits, and the version serves with what is left.
 - A load that fails does not disturb what serves.
+- Versions that are no longer wanted serve until all those that are wanted instead do;
+  if one of these fails, they stay.
 - After a restart, routers are told nothing until it is clear which workers came
   back with what they served: what they know is better.
 """
@@ -16,6 +18,7 @@ Pure: every fact arrives as an event, every wish leaves as an action. The rules:
 import dataclasses
 from collections.abc import Collection, Sequence
 
+from services.control.ensembles import CheckMembers, fits_always, settle_ensembles
 from services.control.events import (
     Action,
     Event,
@@ -39,7 +42,6 @@ from services.control.events import (
 from services.control.generations import Generations
 from services.control.missing_places import Place, missing_places
 from services.control.model_registry import (
-    UNLOADED,
     Generation,
     ModelRegistry,
     VersionKey,
@@ -56,17 +58,27 @@ class Reconciler:
     """The state of the whole server, advanced by ``step``."""
 
     def __init__(
-        self, place: Place, *, first_number: int = 1, strict_readiness: bool = True
+        self,
+        place: Place,
+        check_members: CheckMembers = fits_always,
+        *,
+        first_number: int = 1,
+        strict_readiness: bool = True,
+        load_retries: int = 0,
     ) -> None:
         """Begin with nothing desired and nobody there.
 
         Args:
             place: Chooses workers.
+            check_members: Compares an ensemble with its members.
             first_number: Of generations and of revisions; higher than any that
                 an earlier control process gave away.
             strict_readiness: The server is ready only if all that is desired is.
+            load_retries: How often a load that failed is tried again.
         """
         self._place = place
+        self._check_members = check_members
+        self._load_retries = load_retries
         self._strict_readiness = strict_readiness
         self._generations = Generations(first_number)
         self._registry = self._generations.registry
@@ -76,6 +88,8 @@ class Reconciler:
         self._acknowledgements = RouterAcknowledgements()
         # Restored versions no worker has come back with; True: desired again.
         self._awaited: dict[VersionKey, bool] = {}
+        # Versions that serve until others of their model do.
+        self._departing: dict[VersionKey, VersionSpec] = {}
         self._is_recovering = False
         self._is_start_up_over = False
         # Versions that may not be as they should.
@@ -116,6 +130,15 @@ class Reconciler:
         """Return the models that should be served, restored ones included."""
         return {model for model, _ in self._desired} | self._problems.keys()
 
+    def directories_in_use(self) -> set[str]:
+        """Return the folders of versions that workers read or may have to read."""
+        placed = {
+            generation.spec.directory
+            for generation in self._registry
+            if generation.placed or (generation.former and not generation.is_unloaded)
+        }
+        return placed | {spec.directory for spec in self._desired.values()}
+
     def is_pending(self, model: str) -> bool:
         """Whether a desired version of ``model`` is on its way to READY."""
         return any(self._is_pending(key) for key in self._desired if key[0] == model)
@@ -137,6 +160,9 @@ class Reconciler:
         self._apply(event)
         self._unsettled |= self._touched_by(event)
         self._converge()
+        self._settle_ensembles()
+        self._depart()
+        self._settle_ensembles()
         self._generations.prune()
         published = self._publish()
         self._generations.retire(self._table.revision, self.have_applied)
@@ -179,19 +205,24 @@ class Reconciler:
         match event:
             case ModelDesired(model=model, specs=specs):
                 self._problems.pop(model, None)
-                self._drop(model, keep=[spec.key for spec in specs])
+                self._replace(model, keep=[spec.key for spec in specs])
                 for spec in specs:
                     self._desire(spec)
             case ModelDropped(model=model):
                 self._problems.pop(model, None)
-                self._drop(model, keep=())
+                for key in self._versions_of(model):
+                    self._drop(key)
             case ModelRefused(model=model, reason=reason):
                 self._problems[model] = reason
 
     def _desire(self, spec: VersionSpec) -> None:
+        self._departing.pop(spec.key, None)
+        for generation in self._registry.of(spec.key):
+            if generation.spec.is_loaded_like(spec):
+                self._registry.put(dataclasses.replace(generation, spec=spec))
         if spec.key in self._awaited:
             self._awaited[spec.key] = True
-            if self._desired[spec.key] != spec:
+            if not self._desired[spec.key].is_loaded_like(spec):
                 del self._awaited[spec.key]
         self._desired[spec.key] = spec
         for generation in self._registry.of(spec.key):
@@ -200,18 +231,47 @@ class Reconciler:
             elif generation.state is ModelState.LOADING and generation.spec != spec:
                 self._registry.advance(generation, ModelEvent.UNLOAD)
 
-    def _drop(self, model: str, *, keep: Collection[VersionKey]) -> None:
-        for key in {*self._desired, *self._registry.versions()}:
-            if key[0] == model and key not in keep:
+    def _replace(self, model: str, *, keep: Collection[VersionKey]) -> None:
+        """Drop the versions that do not stay, those that serve in due course."""
+        for key in self._versions_of(model):
+            if key in keep:
+                continue
+            serving = self._registry.serving(key)
+            if serving is None:
+                self._drop(key)
+            else:
                 self._desired.pop(key, None)
-                self._awaited.pop(key, None)
-                self._generations.drop_version(key)
+                self._departing[key] = serving.spec
+
+    def _drop(self, key: VersionKey) -> None:
+        self._desired.pop(key, None)
+        self._awaited.pop(key, None)
+        self._departing.pop(key, None)
+        self._generations.drop_version(key)
+
+    def _versions_of(self, model: str) -> list[VersionKey]:
+        known = {*self._desired, *self._registry.versions()}
+        return sorted(key for key in known if key[0] == model)
+
+    def _depart(self) -> None:
+        """Let go of the versions that others of their model have taken over from."""
+        for key in sorted(self._departing):
+            if self.is_pending(key[0]):
+                continue
+            others = [each for each in self._desired if each[0] == key[0]]
+            if all(map(self._registry.serving, others)):
+                self._drop(key)
+            else:
+                self._desired[key] = self._departing.pop(key)
+                self._unsettled.add(key)
+                self._converge()
 
     def _restore(self, generations: Sequence[Generation]) -> None:
         for generation in generations:
             self._generations.restore(generation)
             self._desired[generation.spec.key] = generation.spec
-            self._awaited[generation.spec.key] = False
+            if not generation.spec.members:
+                self._awaited[generation.spec.key] = False
         self._is_recovering = bool(generations)
 
     def _end_recovery(self) -> None:
@@ -288,7 +348,10 @@ class Reconciler:
     def _fail_on(self, generation: Generation, worker_id: str, reason: str) -> None:
         if generation.state is ModelState.LOADING:
             rest = generation.without_worker(worker_id, remember=False)
-            self._fail(self._registry.put(rest), reason)
+            rest = dataclasses.replace(rest, failures=rest.failures + 1)
+            self._registry.put(rest)
+            if rest.failures > self._load_retries:
+                self._fail(rest, reason)
             return
         refused = generation.refused | {worker_id}
         generation = dataclasses.replace(generation, refused=refused)
@@ -304,7 +367,7 @@ class Reconciler:
             for each in self._registry.of(key)
             if each.spec == spec
             and each.state is not ModelState.UNLOADING
-            and each.reason != UNLOADED
+            and not each.is_unloaded
         ]
         return found[-1] if found else None
 
@@ -315,12 +378,19 @@ class Reconciler:
             for key in sorted(unsettled & self._desired.keys()):
                 self._settle(key)
 
+    def _settle_ensembles(self) -> None:
+        settle_ensembles(
+            self._desired, self._generations, self._check_members, self.is_pending
+        )
+
     def _settle(self, key: VersionKey) -> None:
         generation = self._matching(key)
         if generation is None:
             generation = self._generations.create(self._desired[key])
         if generation.is_failed:
             self._fall_back(generation)
+            return
+        if generation.spec.members:
             return
         if key not in self._awaited:
             generation = self._place_missing(generation)
@@ -385,4 +455,12 @@ class Reconciler:
     def _is_ready(self) -> bool:
         if not (self._is_start_up_over and self._strict_readiness):
             return self._is_start_up_over
-        return not self._problems and all(map(self._registry.serving, self._desired))
+        return not self._problems and all(
+            self._registry.serving(key)
+            # Another version answers meanwhile.
+            or (self._is_pending(key) and self._is_served(key[0]))
+            for key in self._desired
+        )
+
+    def _is_served(self, model: str) -> bool:
+        return any(map(self._registry.serving, self._versions_of(model)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from services.control.model_registry import (
     Generation,
+    Member,
     PlacedInstance,
     VersionSpec,
 )
@@ -33,7 +34,8 @@ def snapshot_of(
     kept = tuple(
         each
         for each in generations
-        if each.is_wanted_on_workers and (each.placed or each.former)
+        if each.is_wanted_on_workers
+        and (each.placed or each.former or each.spec.members)
     )
     return Snapshot(generations=kept, router_endpoints=tuple(router_endpoints))
 
@@ -76,6 +78,7 @@ def _generation_to_json(generation: Generation) -> dict[str, object]:
         "backend": spec.backend,
         "directory": spec.directory,
         "fingerprint": spec.fingerprint,
+        "members": spec.members,
         "placed": {
             worker_id: [[each.name, each.group] for each in instances]
             for worker_id, instances in {
@@ -99,6 +102,7 @@ def _generation_from_json(number: int, fields: dict[str, object]) -> Generation:
             backend=str(fields["backend"]),
             directory=str(fields["directory"]),
             fingerprint=str(fields["fingerprint"]),
+            members=_members_from_json(fields.get("members", [])),
         ),
         state=ModelState(fields["state"]),
         former={
@@ -108,3 +112,9 @@ def _generation_from_json(number: int, fields: dict[str, object]) -> Generation:
             for worker_id, instances in placed.items()
         },
     )
+
+
+def _members_from_json(members: object) -> tuple[Member, ...]:
+    if not isinstance(members, list):
+        raise TypeError("members")
+    return tuple((str(model), version) for model, version in members)

@@ -120,16 +120,28 @@ def test_an_ensemble_has_nothing_that_executes(extra: str, field: str) -> None:
     assert caught.value.path == (field,)
 
 
+def member_a(max_batch_size: int = 8, /, **declared: str) -> ModelConfig:
+    """Return a member; keywords replace what follows the tensors' names."""
+    tensor = {"A_in": "TYPE_INT8 dims: 1", "C_out": "TYPE_INT8 dims: 1", **declared}
+    return from_proto(
+        parse(
+            f'name: "a" backend: "b" max_batch_size: {max_batch_size}'
+            f' input {{ name: "A_in" data_type: {tensor["A_in"]} }}'
+            f' output {{ name: "C_out" data_type: {tensor["C_out"]} }}'
+        ).message
+    )
+
+
 @pytest.mark.parametrize("rows", [8, 9])
 def test_members_may_take_more_rows_than_the_ensemble(rows: int) -> None:
-    member = ModelConfig(name="a", max_batch_size=rows)
-    require_members(ensemble(step("a", "A", "C")), {"a": member})
+    member = member_a(rows)
+    require_members(ensemble(step("a", "A", "C")), {("a", None): member})
 
 
 def test_a_member_with_smaller_batches_is_refused_in_tritons_words() -> None:
     member = ModelConfig(name="a", max_batch_size=4)
     with pytest.raises(ConfigError) as caught:
-        require_members(ensemble(step("a", "A", "C")), {"a": member})
+        require_members(ensemble(step("a", "A", "C")), {("a", None): member})
     assert str(caught.value) == (
         "ensemble e allows maximum batch size 8, but it contains model a which only "
         "allows maximum batch size to be 4"
@@ -139,3 +151,75 @@ def test_a_member_with_smaller_batches_is_refused_in_tritons_words() -> None:
 def test_an_absent_member_is_named() -> None:
     with pytest.raises(ConfigError, match="not available or ambiguous: a"):
         require_members(ensemble(step("a", "A", "C")), {})
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        (
+            {"A_in": "TYPE_FP32 dims: 1"},
+            (
+                "in ensemble e, ensemble tensor A: inconsistent data type: TYPE_INT8 "
+                "is inferred from model e while TYPE_FP32 is inferred from model a"
+            ),
+        ),
+        (
+            {"C_out": "TYPE_INT8 dims: 2"},
+            (
+                "in ensemble e, ensemble tensor C: inconsistent shape: [-1,1] is "
+                "inferred from model e while [-1,2] is inferred from model a"
+            ),
+        ),
+        (
+            {"A_in": "TYPE_INT8 dims: [ 1, 1 ]"},
+            (
+                "in ensemble e, ensemble tensor A: inconsistent shape: [-1,1] is "
+                "inferred from model e while [-1,1,1] is inferred from model a"
+            ),
+        ),
+    ],
+)
+def test_members_that_disagree_about_a_tensor_are_refused(
+    declared: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        require_members(
+            ensemble(step("a", "A", "C")), {("a", None): member_a(8, **declared)}
+        )
+    assert str(caught.value) == message
+
+
+def test_a_variable_dimension_is_left_to_the_request() -> None:
+    member = member_a(C_out="TYPE_INT8 dims: -1")
+    require_members(ensemble(step("a", "A", "C")), {("a", None): member})
+
+
+def test_a_tensor_that_the_member_does_not_have_is_named() -> None:
+    graph = ensemble(
+        'step { model_name: "a" input_map { key: "X" value: "A" }'
+        ' output_map { key: "C_out" value: "C" } }'
+    )
+    with pytest.raises(ConfigError) as caught:
+        require_members(graph, {("a", None): member_a()})
+    assert str(caught.value) == (
+        "in ensemble e, ensemble tensor A is mapped to non-existing input X of model a"
+    )
+
+
+@pytest.mark.parametrize("optional", [False, True])
+def test_a_step_may_leave_out_optional_inputs_only(*, optional: bool) -> None:
+    member = from_proto(
+        parse(
+            'name: "a" backend: "b" max_batch_size: 8'
+            ' input [{ name: "A_in" data_type: TYPE_INT8 dims: 1 },'
+            ' { name: "B" data_type: TYPE_INT8 dims: 1'
+            f" optional: {str(optional).lower()} }}]"
+            ' output { name: "C_out" data_type: TYPE_INT8 dims: 1 }'
+        ).message
+    )
+    graph = ensemble(step("a", "A", "C"))
+    if optional:
+        require_members(graph, {("a", None): member})
+    else:
+        with pytest.raises(ConfigError, match="input B of model a is required"):
+            require_members(graph, {("a", None): member})
