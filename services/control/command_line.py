@@ -6,7 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from services.control.catalog import CatalogSettings, ControlMode
+from services.control.catalog_settings import (
+    EVERY_MODEL,
+    CatalogSettings,
+    ControlMode,
+)
 from services.control.preparation import CompletionSettings
 from services.core import flags
 
@@ -22,6 +26,7 @@ class ControlSettings:
         redis_url: "": remember nothing.
         exit_on_error: End with status 1 if a model fails to load at the start.
         strict_readiness: Ready only if every model that should be is.
+        load_retries: How often a load that failed is tried again.
         log_verbose: Debug lines are written at 1 and above.
         catalog: How the repositories are served.
     """
@@ -30,6 +35,7 @@ class ControlSettings:
     redis_url: str
     exit_on_error: bool
     strict_readiness: bool
+    load_retries: int
     log_verbose: int
     catalog: CatalogSettings
 
@@ -38,6 +44,10 @@ def parse(argv: list[str]) -> ControlSettings:
     """Return what the command line says; ends the process if it makes no sense."""
     parser = _parser()
     options = parser.parse_args(argv)
+    if EVERY_MODEL in options.load_model and len(set(options.load_model)) > 1:
+        parser.error(
+            f"--load-model={EVERY_MODEL} means every model: name no other beside it"
+        )
     try:
         sizes = max_batch_sizes(options.backend_config)
     except ValueError as error:
@@ -47,6 +57,7 @@ def parse(argv: list[str]) -> ControlSettings:
         redis_url=options.redis_url,
         exit_on_error=options.exit_on_error,
         strict_readiness=options.strict_readiness,
+        load_retries=options.model_load_retry_count,
         log_verbose=options.log_verbose,
         catalog=CatalogSettings(
             roots=tuple(options.model_repository),
@@ -56,7 +67,9 @@ def parse(argv: list[str]) -> ControlSettings:
                 auto_complete=not options.disable_auto_complete_config,
                 max_batch_sizes=sizes,
             ),
+            config_name=options.model_config_name,
             poll_interval_s=options.repository_poll_secs,
+            override_root=options.override_directory,
         ),
     )
 
@@ -132,6 +145,26 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="BACKEND,KEY=VALUE",
         help="a backend's setting; may be repeated",
+    )
+    add(
+        "--model-config-name",
+        default="",
+        metavar="NAME",
+        help="configure models by configs/NAME.pbtxt where they have it",
+    )
+    add(
+        "--model-load-retry-count",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often a load that failed is tried again (default: 0)",
+    )
+    add(
+        "--override-directory",
+        default="",
+        metavar="DIR",
+        help="where files of load requests are written, for workers to read"
+        " (default: a temporary folder)",
     )
     add("--log-verbose", type=int, default=0, metavar="N", help="verbosity; 0 is off")
     flags.add_bool(

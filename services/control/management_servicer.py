@@ -1,6 +1,6 @@
 """The management methods of the public service; routers forward them here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import grpc
@@ -8,10 +8,11 @@ from google.protobuf.message import Message
 
 from protos import inference_pb2
 from services.control.catalog import Catalog
+from services.control.overrides import Override
 from services.control.repository_index import repository_index
 from services.control.route_table import routes_of
 from services.control.supervisor import Supervisor
-from services.core.errors import InternalError, UnsupportedError
+from services.core.errors import InvalidRequestError, UnsupportedError
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -19,6 +20,7 @@ SERVICE: Final = "inference.GRPCInferenceService"
 
 _CONFIG: Final = "config"
 _FILE_PREFIX: Final = "file:"
+_UNLOAD_DEPENDENTS: Final = "unload_dependents"
 
 
 class ManagementServicer:
@@ -61,19 +63,7 @@ class ManagementServicer:
         """Load or reload a model; it serves when this returns."""
         del context
         _refuse_repository_name(request.repository_name)
-        override = None
-        has_file = False
-        for name, value in request.parameters.items():
-            if name == _CONFIG:
-                override = value.string_param
-            elif name.startswith(_FILE_PREFIX):
-                has_file = True
-            else:
-                raise InternalError("unexpected error on creating Triton parameter")
-        if has_file:
-            raise UnsupportedError(
-                "loading a model from files in the request is not supported"
-            )
+        override = _override(request.parameters)
         await self._catalog.load(request.model_name, override)
         return inference_pb2.RepositoryModelLoadResponse()
 
@@ -83,6 +73,7 @@ class ManagementServicer:
         """Unload a model; it gets no more requests when this returns."""
         del context
         _refuse_repository_name(request.repository_name)
+        _check_unload_parameters(request.parameters)
         await self._catalog.unload(request.model_name)
         return inference_pb2.RepositoryModelUnloadResponse()
 
@@ -132,6 +123,43 @@ class UnservedMethods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 def _refuse_repository_name(name: str) -> None:
     if name:
         raise UnsupportedError("'repository_name' specification is not supported")
+
+
+def _override(
+    parameters: Mapping[str, inference_pb2.ModelRepositoryParameter],
+) -> Override:
+    """Read the parameters of a load.
+
+    Raises:
+        InvalidRequestError: an unknown one, or one of another type.
+    """
+    config = None
+    files = {}
+    for name, value in parameters.items():
+        if name == _CONFIG:
+            _require_type(value, "string_param", f"load parameter '{name}'")
+            config = value.string_param
+        elif name.startswith(_FILE_PREFIX):
+            _require_type(value, "bytes_param", f"load parameter '{name}'")
+            files[name.removeprefix(_FILE_PREFIX)] = value.bytes_param
+        else:
+            raise InvalidRequestError(f"unrecognized load parameter '{name}'.")
+    return Override(config=config, files=files)
+
+
+def _check_unload_parameters(
+    parameters: Mapping[str, inference_pb2.ModelRepositoryParameter],
+) -> None:
+    if _UNLOAD_DEPENDENTS in parameters:
+        value = parameters[_UNLOAD_DEPENDENTS]
+        _require_type(value, "bool_param", f"'{_UNLOAD_DEPENDENTS}' parameter")
+
+
+def _require_type(
+    value: inference_pb2.ModelRepositoryParameter, kind: str, what: str
+) -> None:
+    if value.WhichOneof("parameter_choice") != kind:
+        raise InvalidRequestError(f"invalid value type for {what}, expected {kind}.")
 
 
 def _serialize(message: Message) -> bytes:

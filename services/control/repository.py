@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from services.control.overrides import is_plain_name
 from services.control.version_policy import versions_in
 from services.core.errors import InternalError
 
 CONFIG_FILE: Final = "config.pbtxt"
+CUSTOM_CONFIGS: Final = "configs"
+BYTE_CODE: Final = "__pycache__"
 
 DUPLICATE: Final = "model appears in two or more repositories"
 
@@ -28,6 +31,7 @@ class ModelFolder:
         config: The bytes of config.pbtxt; None if there is none.
         files: By version, the names of what its folder contains.
         fingerprints: By version, equal for equal files: names, sizes and times.
+            Files that lie beside the versions, such as labels, are all versions'.
         problem: Why it cannot be read; "" if it can.
     """
 
@@ -80,35 +84,49 @@ def survey(folders: Iterable[ModelFolder]) -> Survey:
     return Survey(models=models, duplicates=frozenset(duplicates))
 
 
-def scan(roots: Sequence[str]) -> Survey:
+def scan(roots: Sequence[str], config_name: str = "") -> Survey:
     """Look into all repositories.
+
+    Args:
+        roots: The repositories.
+        config_name: Models that have ``configs/<config_name>.pbtxt`` are configured
+            by it (--model-config-name).
 
     Raises:
         InternalError: a repository is no folder or cannot be listed.
     """
     return survey(
-        read_model(path) for root in roots for path in _model_directories(Path(root))
+        read_model(path, config_name)
+        for root in roots
+        for path in _model_directories(Path(root))
     )
 
 
-def scan_model(roots: Sequence[str], name: str) -> Survey:
+def scan_model(roots: Sequence[str], name: str, config_name: str = "") -> Survey:
     """Look for one model only.
 
     Args:
         roots: The repositories.
         name: Any text: one that is no plain folder name is not found.
+        config_name: See ``scan``.
     """
-    is_plain = name not in ("", ".", "..") and "/" not in name and "\0" not in name
+    is_plain = is_plain_name(name)
     paths = [Path(root).absolute() / name for root in roots] if is_plain else []
-    return survey(read_model(path) for path in paths if path.is_dir())
+    return survey(read_model(path, config_name) for path in paths if path.is_dir())
 
 
-def read_model(directory: Path) -> ModelFolder:
-    """Read one model's folder; what cannot be read is its ``problem``."""
+def read_model(directory: Path, config_name: str = "") -> ModelFolder:
+    """Read one model's folder; what cannot be read is its ``problem``.
+
+    Args:
+        directory: The folder.
+        config_name: See ``scan``.
+    """
     try:
         names = [each.name for each in directory.iterdir() if each.is_dir()]
         versions = versions_in(names)
-        config = directory / CONFIG_FILE
+        config = _config_file(directory, config_name)
+        common = _files_beside_versions(directory, versions)
         return ModelFolder(
             name=directory.name,
             directory=str(directory),
@@ -121,7 +139,10 @@ def read_model(directory: Path) -> ModelFolder:
                 for version in versions
             },
             fingerprints={
-                version: _fingerprint(directory / str(version)) for version in versions
+                version: _fingerprint(
+                    directory, [*common, *(directory / str(version)).rglob("*")]
+                )
+                for version in versions
             },
         )
     except OSError as error:
@@ -145,10 +166,28 @@ def _model_directories(root: Path) -> list[Path]:
         ) from error
 
 
-def _fingerprint(directory: Path) -> str:
+def _config_file(directory: Path, config_name: str) -> Path:
+    custom = directory / CUSTOM_CONFIGS / f"{config_name}.pbtxt"
+    is_custom = is_plain_name(config_name) and custom.is_file()
+    return custom if is_custom else directory / CONFIG_FILE
+
+
+def _files_beside_versions(directory: Path, versions: Iterable[int]) -> list[Path]:
+    """Return the files that any version may use; the configuration counts itself."""
+    passed_over = {CONFIG_FILE, CUSTOM_CONFIGS, *map(str, versions)}
+    return [
+        path
+        for entry in directory.iterdir()
+        if entry.name not in passed_over
+        for path in (entry, *(entry.rglob("*") if entry.is_dir() else ()))
+    ]
+
+
+def _fingerprint(directory: Path, paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(directory.rglob("*")):
-        if path.is_file():
+    for path in sorted(paths):
+        # Python writes its caches beside the models that it loads.
+        if path.is_file() and path.parent.name != BYTE_CODE:
             facts = path.stat()
             name = str(path.relative_to(directory))
             line = f"{name}\0{facts.st_size}\0{facts.st_mtime_ns}\0"

@@ -37,8 +37,16 @@ class AnythingHappens(RuleBasedStateMachine):
     @rule(model=MODELS, content=CONTENTS, versions=st.sets(st.integers(1, 2)))
     def desire(self, model: str, content: str, versions: set[int]) -> None:
         specs = [spec(model, version, content=content) for version in versions]
+        was_served = self.served(model)
         if specs:
             self.world.desire(*specs)
+            assert self.served(model) or not was_served  # no wish makes a gap
+
+    def served(self, model: str) -> bool:
+        return any(
+            each.state is ModelState.READY and each.spec.model == model
+            for each in self.world.reconciler.registry
+        )
 
     @rule(model=MODELS)
     def drop(self, model: str) -> None:

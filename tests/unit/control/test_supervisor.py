@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from protos import control_pb2, inference_pb2
-from services.control.catalog import ControlMode
+from services.control.catalog_settings import ControlMode
 from services.control.snapshot import Snapshot
 from services.control.supervisor import Grace
 from tests.unit.control.control_process import (
@@ -172,7 +172,7 @@ async def test_a_lost_worker_makes_its_model_unavailable_until_one_comes(
 
 async def test_polling_follows_the_repository(tmp_path: Path) -> None:
     write_model(tmp_path, "a")
-    settings = settings_of(tmp_path, mode=ControlMode.POLL, poll_interval_s=0.0)
+    settings = settings_of(tmp_path, mode=ControlMode.POLL, poll_interval_s=0.001)
     async with running(Control(settings)) as control:
         starting = asyncio.create_task(control.catalog.start_up())
         worker = await control.worker()

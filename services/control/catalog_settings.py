@@ -1,0 +1,49 @@
+"""How the repositories are served."""
+
+import enum
+from dataclasses import dataclass, field
+from typing import Final
+
+from services.control.preparation import CompletionSettings
+
+EVERY_MODEL: Final = "*"
+
+
+class ControlMode(enum.Enum):
+    """Who decides which models are loaded (--model-control-mode)."""
+
+    NONE = "none"
+    EXPLICIT = "explicit"
+    POLL = "poll"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogSettings:
+    """How the repositories are served.
+
+    Attributes:
+        roots: The repositories.
+        mode: Who decides what is loaded.
+        start_up_models: For EXPLICIT mode; ``*`` means all.
+        completion: How far configurations are completed.
+        config_name: Models that have ``configs/<config_name>.pbtxt`` are configured
+            by it; "" for none.
+        poll_interval_s: For POLL mode; 0: never.
+        fleet_wait_s: How long a start-up that lacks a device or a backend waits
+            for one more worker.
+        override_root: Where files of load requests are written; workers must find
+            them there. "": a new temporary folder.
+    """
+
+    roots: tuple[str, ...]
+    mode: ControlMode = ControlMode.NONE
+    start_up_models: tuple[str, ...] = ()
+    completion: CompletionSettings = field(
+        default_factory=lambda: CompletionSettings(
+            auto_complete=True, max_batch_sizes={}
+        )
+    )
+    config_name: str = ""
+    poll_interval_s: float = 15.0
+    fleet_wait_s: float = 5.0
+    override_root: str = ""
