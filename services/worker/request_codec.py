@@ -1,7 +1,7 @@
 """Requests one by one: from their bytes to calls, from answers to bytes."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from services.core import wire_format
@@ -16,6 +16,7 @@ from services.worker.backend import (
     RequestTensor,
 )
 from services.worker.batch_spans import request_spans
+from services.worker.layout import OutputForm
 from services.worker.output_form import FormedOutput, form_output
 from services.worker.reply_encoder import Part, enclose, encode_error
 from services.worker.request_reader import Request, RequestReader
@@ -150,48 +151,65 @@ class AnswerEncoder:
         if answer.parameters:
             parts.append(wire.response_parameters(answer.parameters))
         by_slot = {tensor.slot: tensor for tensor in answer.tensors}
-        tensors = [by_slot[slot] for slot in request.layout.outputs if slot in by_slot]
-        tensors = [self._to_client(tensor) for tensor in tensors]
-        if request.layout.forms:
-            tensors = [self._formed(tensor, request) for tensor in tensors]
-        parts += [self._output(tensor) for tensor in tensors]
-        for tensor in tensors:
-            parts.append(wire_format.length_prefix(_RAW_FIELD, len(tensor.data)))
-            parts.append(tensor.data)
+        layout = request.layout
+        tensors = [by_slot[slot] for slot in layout.outputs if slot in by_slot]
+        if layout.forms:
+            outputs = [self._formed(one, layout.forms) for one in tensors]
+            raws = [output.raw for output in outputs]
+            parts += [
+                wire.response_tensor(
+                    self._signature.outputs[one.slot].name,
+                    output.datatype.value,
+                    output.shape,
+                )
+                for one, output in zip(tensors, outputs, strict=True)
+            ]
+        else:
+            raws = [one.data for one in tensors]
+            parts += [self._output(one) for one in tensors]
+        for raw in raws:
+            parts += (wire_format.length_prefix(_RAW_FIELD, len(raw)), raw)
         return parts
 
-    def _to_client(self, tensor: ReplyTensor) -> ReplyTensor:
-        spec = self._signature.outputs[tensor.slot]
-        if spec.reshape is None:
-            return tensor
-        split = 1 if self._signature.is_batched else 0
-        shape = tensor.shape[:split] + spec.to_client(tensor.shape[split:])
-        return tensor._replace(shape=shape)
+    def _formed(
+        self, tensor: ReplyTensor, forms: Mapping[int, OutputForm]
+    ) -> FormedOutput:
+        """Return an output in the form that the client wants.
 
-    def _formed(self, tensor: ReplyTensor, request: Request) -> ReplyTensor:
-        form = request.layout.forms.get(tensor.slot)
+        Raises:
+            ServingError: it cannot have that form.
+        """
+        output = FormedOutput(
+            datatype=tensor.datatype, shape=self._shape(tensor), raw=tensor.data
+        )
+        form = forms.get(tensor.slot)
         if form is None:
-            return tensor
-        output = form_output(
-            FormedOutput(datatype=tensor.datatype, shape=tensor.shape, raw=tensor.data),
-            form,
-            self._signature.outputs[tensor.slot],
-            is_batched=self._signature.is_batched,
-        )
-        return ReplyTensor(
-            tensor.slot, output.datatype, output.shape, memoryview(output.raw)
-        )
+            return output
+        spec = self._signature.outputs[tensor.slot]
+        is_batched = self._signature.is_batched
+        return form_output(output, form, spec, is_batched=is_batched)
 
     def _output(self, tensor: ReplyTensor) -> bytes:
+        """Return an entry of ModelInferResponse.outputs, remembered."""
         key = (tensor.slot, tensor.datatype.value, tensor.shape)
         found = self._outputs.get(key)
         if found is None:
             name = self._signature.outputs[tensor.slot].name
-            found = wire.response_tensor(name, tensor.datatype.value, tensor.shape)
+            found = wire.response_tensor(
+                name, tensor.datatype.value, self._shape(tensor)
+            )
             if len(self._outputs) >= _MAX_HEADS:
                 self._outputs.clear()
             self._outputs[key] = found
         return found
+
+    def _shape(self, tensor: ReplyTensor) -> tuple[int, ...]:
+        """Return the client's shape of an output."""
+        spec = self._signature.outputs[tensor.slot]
+        if spec.reshape is None:
+            return tensor.shape
+        split = 1 if self._signature.is_batched else 0
+        return tensor.shape[:split] + spec.to_client(tensor.shape[split:])
 
 
 def _text_of(id_field: bytes) -> str:
