@@ -52,6 +52,9 @@ class ResponsePhase(enum.Enum):
 INFERENCE_COUNT: Final = "inference_count"
 EXECUTION_COUNT: Final = "execution_count"
 RETRIES: Final = "retries"
+# Batches whose worker was lost, and requests that were found guilty of it.
+LOST_EXECUTIONS: Final = "lost_executions"
+QUARANTINED: Final = "quarantined"
 COMPUTE: Final = (Phase.COMPUTE_INPUT, Phase.COMPUTE_INFER, Phase.COMPUTE_OUTPUT)
 
 # The default buckets of nv_inference_first_response_histogram_ms.

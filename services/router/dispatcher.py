@@ -16,7 +16,8 @@ from services.core.completion_queue import (
     metadata_values,
 )
 from services.core.wire_format import length_prefix
-from services.router.scheduler import Execution, Scheduler
+from services.router.pending_request import Execution
+from services.router.scheduler import Scheduler
 
 _log = structlog.get_logger(__name__)
 
@@ -30,7 +31,7 @@ _CANCELLED: Final[int] = grpc.StatusCode.CANCELLED.value[0]
 class InstanceStream(StreamCall):
     """One model instance of one worker, dialled in."""
 
-    __slots__ = ("_executions", "_scheduler", "hello")
+    __slots__ = ("_executions", "_on_leave", "_scheduler", "hello")
 
     def __init__(
         self,
@@ -38,9 +39,11 @@ class InstanceStream(StreamCall):
         method: str,
         metadata: NativeMetadata,
         hello: worker_pb2.InstanceHello,
+        on_leave: Callable[[], None],
     ) -> None:
         """Greet the instance; it serves once ``serve`` gave it a scheduler."""
         super().__init__(call, method, metadata)
+        self._on_leave = on_leave
         self.hello = hello
         self._scheduler: Scheduler | None = None
         self._executions: deque[Execution] = deque()
@@ -94,9 +97,10 @@ class InstanceStream(StreamCall):
     def _leave(self) -> None:
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
-            unanswered = tuple(r for e in self._executions for r in e.batch)
+            unanswered = tuple(self._executions)
             self._executions.clear()
             scheduler.detach(self, unanswered)
+            self._on_leave()
 
 
 class Dispatcher:
@@ -107,7 +111,7 @@ class Dispatcher:
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
-        """Know nobody; ``on_change`` is told whenever an instance joins."""
+        """Know nobody; ``on_change`` is told whenever an instance joins or leaves."""
         self._schedulers: dict[int, Scheduler] = {}
         self._early: dict[int, list[InstanceStream]] = {}
         self._on_change = on_change
@@ -123,7 +127,7 @@ class Dispatcher:
             )
         except DecodeError:
             hello = worker_pb2.InstanceHello()
-        stream = InstanceStream(call, method, metadata, hello)
+        stream = InstanceStream(call, method, metadata, hello, self._on_change)
         if not hello.generation:
             stream.finish(_INVALID_ARGUMENT, f"metadata '{_HELLO_KEY}' is missing")
             return stream

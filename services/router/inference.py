@@ -14,8 +14,12 @@ from services.core.completion_queue import Reactor
 from services.core.errors import ModelNotReadyError, ServingError, StoppingError
 from services.router.admission import Admission
 from services.router.dispatcher import Dispatcher
+from services.router.pending_request import PendingRequest, refuse
+from services.router.queue_limits import QueueLimits
+from services.router.retries import Isolation
 from services.router.route_table import Route, RouteTable
-from services.router.scheduler import PendingRequest, Scheduler, refuse
+from services.router.scheduler import Scheduler
+from services.router.shared_memory_registry import SharedMemoryRegistry
 from services.router.statistics_ledger import StatisticsLedger
 
 _log = structlog.get_logger(__name__)
@@ -34,6 +38,8 @@ class Inference:
 
     __slots__ = (
         "_admission",
+        "_isolation",
+        "_limits",
         "_reactor",
         "_retired",
         "_schedulers",
@@ -43,11 +49,17 @@ class Inference:
     )
 
     def __init__(
-        self, reactor: Reactor, on_instances_changed: Callable[[], None]
+        self,
+        reactor: Reactor,
+        on_instances_changed: Callable[[], None],
+        limits: QueueLimits | None = None,
+        shared_memory: SharedMemoryRegistry | None = None,
     ) -> None:
         """Start with an empty route table."""
+        self._limits = limits
+        self._isolation = Isolation()
         self._reactor = reactor
-        self._admission = Admission()
+        self._admission = Admission(registry=shared_memory or SharedMemoryRegistry())
         self._schedulers: dict[int, Scheduler] = {}
         self._retired: set[Scheduler] = set()
         self.dispatcher = Dispatcher(on_instances_changed)
@@ -78,6 +90,8 @@ class Inference:
         request.rows = verdict.rows
         request.shape_key = verdict.shape_key
         request.enqueued_ns = time.monotonic_ns()
+        request.priority = verdict.priority
+        request.timeout_ns = verdict.timeout_ns
         request.attempts = 0
         request.scheduler = scheduler = self._schedulers[verdict.route.generation]
         if verdict.wants_timing:
@@ -156,7 +170,9 @@ class Inference:
             scheduler.close()
 
     def _begin(self, route: Route) -> None:
-        scheduler = Scheduler(route, self._reactor)
+        scheduler = Scheduler(
+            route, self._reactor, limits=self._limits, isolation=self._isolation
+        )
         scheduler.statistics = self.statistics.of(route.model, route.version)
         self._schedulers[route.generation] = scheduler
         self.dispatcher.register(scheduler)

@@ -44,6 +44,8 @@ class Verdict:
         shape_key: Equal for requests whose tensors fit into one batch.
         learnable: Whether equal headers may share this verdict.
         wants_timing: Whether the client asked for the times of its request.
+        priority: What the client asked for; 0: nothing.
+        timeout_ns: How long it wants to wait at most; 0: it did not say.
     """
 
     route: Route
@@ -51,6 +53,8 @@ class Verdict:
     shape_key: Hashable
     learnable: bool
     wants_timing: bool = False
+    priority: int = 0
+    timeout_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

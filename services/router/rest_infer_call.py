@@ -46,15 +46,19 @@ class RestInferCall(StreamCall):
         "attempts",
         "body",
         "enqueued_ns",
+        "priority",
         "rows",
         "scheduler",
         "shape_key",
+        "timeout_ns",
     )
 
     body: bytes
     rows: int
     shape_key: Hashable
     enqueued_ns: int
+    priority: int
+    timeout_ns: int
     attempts: int
 
     def __init__(

@@ -5,9 +5,8 @@ batcher whenever either side changes. All on the reactor's thread.
 """
 
 import time
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 import grpc
 import structlog
@@ -16,90 +15,41 @@ from services.core.completion_queue import Reactor, Timer
 from services.core.errors import (
     BackendError,
     ModelNotReadyError,
+    OverloadedError,
     ServingError,
     StoppingError,
 )
 from services.core.statistics_fields import FailureReason
-from services.core.status import status_of
 from services.core.wire_format import WireFormatError
 from services.router.batch_response import Reply, replies_of, timing_of
 from services.router.batcher import Batcher, BatchPolicy
+from services.router.in_order import InOrder
+from services.router.pending_request import (
+    Execution,
+    Instance,
+    PendingRequest,
+    refuse,
+)
+from services.router.queue_limits import QueueLimits
+from services.router.recovery import Recovery
+from services.router.request_content import request_prefix
+from services.router.request_queue import RequestQueue, needs_policies
 from services.router.request_timing import timing_suffix
+from services.router.retries import Isolation
 from services.router.route_table import Route
 from services.router.statistics import ModelStatistics, failure_reason
 
 _log = structlog.get_logger(__name__)
 
-# A request whose worker died is run again once; who kills two is not innocent.
-_MOST_ATTEMPTS: Final = 2
 _INTERNAL: Final[int] = grpc.StatusCode.INTERNAL.value[0]
+_RESOURCE_EXHAUSTED: Final[int] = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+# Set to "false" in a model's parameters: nothing of it is ever executed twice.
+_IDEMPOTENT_PARAMETER: Final = "nereid_idempotent"
+_TIMEOUT_TEXT: Final = "Request timeout expired"
+_STOPPING_TEXT: Final = "the server is shutting down"
 
 
-class PendingRequest(Protocol):
-    """An admitted request, whatever door it came through."""
-
-    body: bytes
-    rows: int
-    shape_key: Hashable
-    enqueued_ns: int
-    attempts: int
-    open: bool
-
-    def answer(self, message: bytes) -> None:
-        """Give the client a serialized ModelInferResponse."""
-        ...
-
-    def fail(self, code: int, details: str) -> None:
-        """Give the client an error."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """A batch on its way to an instance, and when it left the queue."""
-
-    batch: tuple[PendingRequest, ...]
-    dispatched_ns: int
-
-    @property
-    def rows(self) -> int:
-        """Of all its requests."""
-        return sum(request.rows for request in self.batch)
-
-    def durations(
-        self, replies: Iterator[Reply], now_ns: int
-    ) -> Iterator[tuple[int, int]]:
-        """Yield how long each request that succeeded waited, and took in all; ns."""
-        for request, (response, _) in zip(self.batch, replies, strict=True):
-            if response is not None:
-                began_ns = request.enqueued_ns
-                yield self.dispatched_ns - began_ns, now_ns - began_ns
-
-
-class Instance(Protocol):
-    """A model instance that takes one batch at a time."""
-
-    @property
-    def worker(self) -> str:
-        """Whose it is."""
-        ...
-
-    def execute(self, execution: Execution) -> None:
-        """Begin an execution; ``Scheduler.completed`` tells of its end."""
-        ...
-
-    def close(self) -> None:
-        """Part from the instance: it serves nobody any more."""
-        ...
-
-
-def refuse(request: PendingRequest, error: ServingError) -> None:
-    """Answer ``request`` with ``error``."""
-    code, details = status_of(error)
-    request.fail(code.value[0], details)
-
-
-def policy_of(route: Route) -> BatchPolicy:
+def policy_of(route: Route, hold_until: int = 0) -> BatchPolicy:
     """Return how requests for ``route`` are batched, by its configuration."""
     config = route.config
     batching = config.dynamic_batching
@@ -109,7 +59,16 @@ def policy_of(route: Route) -> BatchPolicy:
         max_batch_size=max(config.max_batch_size, 1),
         preferred_batch_sizes=batching.preferred_batch_sizes,
         max_queue_delay_ns=batching.max_queue_delay_ns,
+        hold_until=hold_until,
     )
+
+
+def queue_of(route: Route) -> RequestQueue[PendingRequest] | None:
+    """Return an empty queue for ``route``; None if first in, first out will do."""
+    batching = route.config.dynamic_batching
+    if batching is None or not needs_policies(batching):
+        return None
+    return RequestQueue(batching)
 
 
 class Scheduler:
@@ -117,13 +76,21 @@ class Scheduler:
 
     __slots__ = (
         "_batcher",
+        "_expiry",
         "_idle",
         "_instances",
+        "_is_closed",
+        "_is_wary",
+        "_limits",
         "_now_ns",
         "_on_quiet",
+        "_order",
         "_reactor",
+        "_recovery",
         "_timed",
         "_timer",
+        "_unserved",
+        "_unserved_since_ns",
         "dispatch",
         "route",
         "statistics",
@@ -134,19 +101,46 @@ class Scheduler:
         route: Route,
         reactor: Reactor,
         now_ns: Callable[[], int] = time.monotonic_ns,
+        *,
+        limits: QueueLimits | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
-        """Start with no request and no instance."""
+        """Start with no request and no instance.
+
+        Args:
+            route: Whose requests.
+            reactor: Keeps the timers.
+            now_ns: The monotonic clock.
+            limits: Bounds of the queue.
+            isolation: Shared by the schedulers of a router.
+        """
         self._now_ns = now_ns
         self.route = route
         self.statistics = ModelStatistics()
         self._reactor = reactor
-        self._batcher: Batcher[PendingRequest] = Batcher(policy_of(route))
+        self._limits = limits = limits or QueueLimits()
+        self._batcher: Batcher[PendingRequest] = Batcher(
+            policy_of(route, limits.hold_until), queue_of(route)
+        )
+        batching = route.config.dynamic_batching
+        in_order = batching is not None and batching.preserve_ordering
+        self._order = InOrder() if in_order else None
+        self._recovery = Recovery(
+            isolation or Isolation(),
+            is_idempotent=route.config.parameters.get(_IDEMPOTENT_PARAMETER) != "false",
+        )
         self._instances: set[Instance] = set()
         self._idle: list[Instance] = []
         self._timer: Timer | None = None
+        self._expiry: Timer | None = None
+        self._unserved: Timer | None = None
+        self._unserved_since_ns: int | None = now_ns()
         # Whose clients asked for the times of their requests; few, if any.
         self._timed: set[PendingRequest] = set()
         self._on_quiet: Callable[[], None] | None = None
+        self._is_closed = False
+        # Whether anything but the common case has to be thought of.
+        self._is_wary = True
         # One bound method for all, so that the reactor can tell it is known.
         self.dispatch = self._dispatch
 
@@ -157,17 +151,20 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue."""
-        return len(self._batcher)
+        """Requests in the queue, or waiting to run again."""
+        return len(self._batcher) + len(self._recovery)
 
     @property
     def is_quiet(self) -> bool:
         """Whether no request waits and none is being executed."""
-        return not len(self._batcher) and len(self._idle) == len(self._instances)
+        return not self.waiting and len(self._idle) == len(self._instances)
 
     def enqueue(self, request: PendingRequest) -> None:
-        """Take an admitted request."""
+        """Take an admitted request, or refuse it if it may not wait."""
         batcher = self._batcher
+        if self._is_wary or batcher.size_bytes >= self._limits.max_queue_bytes:
+            self._enqueue_warily(request)
+            return
         batcher.enqueue(request)
         if self._idle:
             if batcher.is_full:
@@ -182,36 +179,52 @@ class Scheduler:
 
     def forget(self, request: PendingRequest) -> None:
         """Drop a request whose client has left, if it still waits."""
+        if self._order is not None:
+            ordered = self._order.standing_for(request)
+            if ordered is not None:
+                ordered.leave()
+                request = ordered
         self._batcher.remove(request)
         self._timed.discard(request)
         waited_ns = self._now_ns() - request.enqueued_ns
         self.statistics.failed(waited_ns, FailureReason.CANCELED)
+        self._check_quiet()
 
     def attach(self, instance: Instance) -> None:
         """Take an instance into service."""
         self._instances.add(instance)
         self._idle.append(instance)
+        self._unserved_since_ns = None
+        self._look()
         self._dispatch()
 
-    def detach(
-        self, instance: Instance, unanswered: tuple[PendingRequest, ...]
-    ) -> None:
-        """Let an instance go; what it had not answered runs elsewhere, once."""
+    def detach(self, instance: Instance, unanswered: tuple[Execution, ...]) -> None:
+        """Let an instance go; what it had not answered runs elsewhere."""
         self._instances.discard(instance)
         if instance in self._idle:
             self._idle.remove(instance)
-        self._retry(unanswered)
+        if not self._instances:
+            self._unserved_since_ns = self._now_ns()
+        for execution in unanswered:
+            self._lost(instance, execution)
+        self._look()
+        if self.waiting and not self._instances:
+            self._arm_unserved()
         self._dispatch()
+        self._check_quiet()
 
-    def completed(
+    def completed(  # noqa: C901 - hot: one function
         self, instance: Instance, execution: Execution, message: bytes
     ) -> None:
         """Hand out the answers, after the next batch has been sent."""
         self._idle.append(instance)
-        if len(self._batcher):
+        if execution.is_isolated:
+            self._ended(instance, execution)
+        if len(self._batcher) or self._is_wary:
             self._dispatch()
         now_ns = self._now_ns()
         batch = execution.batch
+        exhausted = None
         try:
             timing, start = timing_of(message)
             replies = replies_of(message, start)
@@ -230,11 +243,15 @@ class Scheduler:
                     answered += 1
                     success_ns += elapsed_ns
                 elif error is not None:
+                    if error.code == _RESOURCE_EXHAUSTED:
+                        exhausted = error.message
+                        continue
                     request.fail(error.code or _INTERNAL, error.message)
                     self.statistics.failed(elapsed_ns, FailureReason.BACKEND)
         except (WireFormatError, ValueError, IndexError):
             _log.exception("a worker's answer could not be read", **self._names())
             self._fail_all(batch, BackendError("the worker's answer could not be read"))
+            self._check_quiet()
             return
         statistics = self.statistics
         if statistics.latencies is not None and answered:
@@ -249,6 +266,8 @@ class Scheduler:
             timing=timing,
             at_ms=time.time_ns() // 1_000_000,
         )
+        if exhausted is not None:
+            self._exhausted(execution, exhausted)
         if self._on_quiet is not None:
             self._check_quiet()
 
@@ -259,13 +278,66 @@ class Scheduler:
 
     def refuse_all(self, error: ServingError) -> None:
         """Answer everyone who waits with ``error``."""
-        self._fail_all(self._batcher.drain(), error)
+        self._fail_all((*self._recovery.drain(), *self._batcher.drain()), error)
 
     def close(self) -> None:
         """Refuse everyone who waits and part from the instances."""
-        self.refuse_all(StoppingError("the server is shutting down"))
+        self._is_closed = True
+        self.refuse_all(StoppingError(_STOPPING_TEXT))
         for instance in tuple(self._instances):
             instance.close()
+
+    def _enqueue_warily(self, request: PendingRequest) -> None:
+        """Take a request, or refuse it, where more than the queue has to be asked."""
+        now_ns = self._now_ns()
+        error = self._objection(request, now_ns)
+        if error is not None:
+            self._fail_all((request,), error)
+            return
+        if self._order is not None:
+            ordered = self._order.join(request)
+            if request in self._timed:
+                self._timed.remove(request)
+                self._timed.add(ordered)
+            request = ordered
+        self._batcher.enqueue(request)
+        self._arm_expiry()
+        if not self._instances:
+            self._arm_unserved()
+        elif self._idle:
+            self._reactor.call_when_drained(self.dispatch)
+
+    def _objection(self, request: PendingRequest, now_ns: int) -> ServingError | None:
+        """Return why ``request`` may not wait; None if it may."""
+        model, limits = self.route.model, self._limits
+        since_ns = self._unserved_since_ns
+        if since_ns is not None and now_ns >= since_ns + limits.no_worker_timeout_ns:
+            return self._no_worker()
+        if self._recovery.quarantine.holds(request.body, now_ns):
+            return BackendError(
+                f"{request_prefix(request.body)}the content of this request has "
+                f"brought down workers of model '{model}'; it is refused for a while"
+            )
+        if not self._batcher.has_room(request):
+            return OverloadedError(
+                f"{request_prefix(request.body)}Exceeds maximum queue size"
+            )
+        if self._batcher.size_bytes >= limits.max_queue_bytes:
+            return OverloadedError(
+                f"{request_prefix(request.body)}Exceeds maximum queue size: "
+                f"{self._batcher.size_bytes} bytes wait for model '{model}'"
+            )
+        return None
+
+    def _look(self) -> None:
+        """Find out whether the common case holds."""
+        self._is_wary = (
+            self._order is not None
+            or self._batcher.has_policies
+            or self._unserved_since_ns is not None
+            or not self._recovery.is_idle
+            or not self._recovery.quarantine.is_empty(self._now_ns())
+        )
 
     def _with_times(
         self,
@@ -292,6 +364,9 @@ class Scheduler:
 
     def _dispatch(self) -> None:
         idle = self._idle
+        if self._is_wary:
+            self._expire()
+            self._send_again()
         while idle:
             now_ns = self._now_ns()
             step = self._batcher.step(now_ns)
@@ -301,6 +376,19 @@ class Scheduler:
             if step.wake_ns is not None:
                 self._wake_at(step.wake_ns)
             return
+
+    def _send_again(self) -> None:
+        """Send what has to run again, as far as there are instances for it."""
+        recovery = self._recovery
+        if recovery.is_idle:
+            return
+        while True:
+            found = recovery.next_execution(self._idle, self._now_ns(), self.dispatch)
+            if found is None:
+                break
+            instance, execution = found
+            instance.execute(execution)
+        self._look()
 
     def _check_quiet(self) -> None:
         if self._on_quiet is not None and self.is_quiet:
@@ -319,32 +407,106 @@ class Scheduler:
         self._timer = None
         self._dispatch()
 
-    def _retry(self, unanswered: tuple[PendingRequest, ...]) -> None:
-        again = []
-        for request in unanswered:
-            request.attempts += 1
-            if not request.open:
-                continue
-            if request.attempts < _MOST_ATTEMPTS:
-                again.append(request)
-            else:
-                text = f"the worker died while it executed '{self.route.model}', twice"
-                self._fail_all((request,), ModelNotReadyError(text))
-        if again:
-            self.statistics.retried(len(again))
-            _log.warning(
-                "requests of a lost instance run again",
-                requests=len(again),
-                **self._names(),
-            )
-            self._batcher.put_back(tuple(again))
+    def _expire(self) -> None:
+        """Answer those whose timeout in the queue has ended."""
+        expired = self._batcher.expire(self._now_ns())
+        if expired:
+            self._fail_all(expired, OverloadedError(_TIMEOUT_TEXT))
+            self._arm_expiry()
+
+    def _arm_expiry(self) -> None:
+        """Have ``_expire`` called when the next timeout ends, not later."""
+        when_ns = self._batcher.next_expiry_ns
+        timer = self._expiry
+        if when_ns is None or (timer is not None and timer.when_ns <= when_ns):
+            return
+        if timer is not None:
+            timer.cancel()
+        self._expiry = self._reactor.call_at(when_ns, self._expiry_due)
+
+    def _expiry_due(self) -> None:
+        self._expiry = None
+        self._expire()
+        self._arm_expiry()
+        self._check_quiet()
+
+    def _arm_unserved(self) -> None:
+        """Have everyone refused if no instance comes in time."""
+        if self._unserved is None and self._unserved_since_ns is not None:
+            when_ns = self._unserved_since_ns + self._limits.no_worker_timeout_ns
+            self._unserved = self._reactor.call_at(when_ns, self._unserved_due)
+
+    def _unserved_due(self) -> None:
+        self._unserved = None
+        since_ns = self._unserved_since_ns
+        if since_ns is None:
+            return
+        if self._now_ns() < since_ns + self._limits.no_worker_timeout_ns:
+            self._arm_unserved()
+            return
+        self.refuse_all(self._no_worker())
+        self._look()
+        self._check_quiet()
+
+    def _no_worker(self) -> ModelNotReadyError:
+        return ModelNotReadyError(
+            f"no worker serves model '{self.route.model}' version "
+            f"{self.route.version_text} now"
+        )
+
+    def _lost(self, instance: Instance, execution: Execution) -> None:
+        """Decide about what ``instance`` was executing when it was lost."""
+        self._ended(instance, execution)
+        if self._is_closed:
+            self._fail_all(execution.batch, StoppingError(_STOPPING_TEXT))
+            return
+        loss = self._recovery.lost(execution, self._now_ns())
+        model = self.route.model
+        if loss.again:
+            self.statistics.retried(loss.again)
+        self.statistics.lost(quarantined=len(loss.guilty))
+        self._fail_all(
+            loss.guilty,
+            BackendError(f"the request has brought down workers of model '{model}'"),
+        )
+        self._fail_all(
+            loss.given_up,
+            ModelNotReadyError(
+                f"a worker was lost while it executed model '{model}', which does "
+                "not allow requests to run twice"
+            ),
+        )
+        _log.warning(
+            "an instance was lost with a batch",
+            again=loss.again,
+            guilty=len(loss.guilty),
+            given_up=len(loss.given_up),
+            worker=instance.worker,
+            **self._names(),
+        )
+
+    def _ended(self, instance: Instance, execution: Execution) -> None:
+        for waiting in self._recovery.ended(instance, execution):
+            self._reactor.call_when_drained(waiting)
+
+    def _exhausted(self, execution: Execution, message: str) -> None:
+        """Run a batch that was too large for its device in parts."""
+        batch = tuple(request for request in execution.batch if request.open)
+        if len(execution.batch) > 1:
+            self._batcher.limit(execution.rows // 2)
+        if batch and self._recovery.exhausted(batch):
+            self.statistics.retried(len(batch))
+            self._look()
+            self._dispatch()
+        else:
+            self._fail_all(batch, BackendError(message))
 
     def _fail_all(
-        self, requests: tuple[PendingRequest, ...], error: ServingError
+        self, requests: Iterable[PendingRequest], error: ServingError
     ) -> None:
         now_ns = self._now_ns()
-        self._timed.difference_update(requests)
         for request in requests:
+            self._timed.discard(request)
             if request.open:
                 refuse(request, error)
                 self.statistics.failed(

@@ -24,6 +24,8 @@ from services.core.statistics_fields import (
     FIRST_RESPONSE_BOUNDS_MS,
     FIRST_RESPONSE_SUM_FIELD,
     INFERENCE_COUNT,
+    LOST_EXECUTIONS,
+    QUARANTINED,
     RETRIES,
     FailureReason,
     Phase,
@@ -179,6 +181,12 @@ class ModelStatistics:
     def retried(self, requests: int) -> None:
         """Count requests that run again because their worker was lost."""
         self.retries += requests
+
+    def lost(self, *, quarantined: int) -> None:
+        """Count a batch whose worker was lost, and who was found guilty of it."""
+        self.others[LOST_EXECUTIONS] += 1
+        if quarantined:
+            self.others[QUARANTINED] += quarantined
 
     def took(
         self,

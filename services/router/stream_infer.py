@@ -42,14 +42,18 @@ class StreamedRequest:
         "body",
         "enqueued_ns",
         "open",
+        "priority",
         "rows",
         "scheduler",
         "shape_key",
+        "timeout_ns",
     )
 
     rows: int
     shape_key: Hashable
     enqueued_ns: int
+    priority: int
+    timeout_ns: int
     attempts: int
 
     def __init__(self, stream: "StreamInferCall", body: bytes) -> None:

@@ -17,6 +17,9 @@ class Request:
     rows: int = 1
     shape_key: object = ()
     enqueued_ns: int = 0
+    priority: int = 0
+    timeout_ns: int = 0
+    body: bytes = b"x"
 
 
 def filled(policy: BatchPolicy, *requests: Request) -> Batcher[Request]:
@@ -99,14 +102,6 @@ def test_without_dynamic_batching_each_request_goes_alone() -> None:
     assert [names(batcher.step(0).batch) for _ in range(2)] == [["a"], ["b"]]
 
 
-def test_a_batch_that_was_not_executed_returns_to_the_head() -> None:
-    batcher = filled(BatchPolicy(max_batch_size=2), *map(Request, "abc"))
-    batch = batcher.step(0).batch
-    batcher.put_back(batch)
-    assert batcher.rows == 3
-    assert names(batcher.step(0).batch) == ["a", "b"]
-
-
 def test_a_request_that_was_given_up_is_not_sent() -> None:
     gone = Request("gone")
     batcher = filled(BatchPolicy(max_batch_size=8), gone, Request("a"))
@@ -156,7 +151,7 @@ def test_every_request_leaves_once_in_order_and_no_batch_breaks_a_rule(
             assert step.wake_ns > now
             now = step.wake_ns
     assert [r for batch in sent for r in batch] == left
-    assert batcher.rows == 0
+    assert (batcher.rows, batcher.size_bytes) == (0, 0)
     for batch in filter(None, sent):
         assert len({request.shape_key for request in batch}) == 1
         assert len(batch) == 1 or sum(r.rows for r in batch) <= policy.largest_batch

@@ -3,139 +3,18 @@
 The puppet instance holds each batch until the test lets it go.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 import pytest
 
-from protos import worker_pb2
-from services.core.completion_queue import Timer
-from services.core.model_config import DynamicBatching, ModelConfig
-from services.router.scheduler import Execution, Scheduler
-from tests.unit.router.routes import add_sub, route
-
-MS = 1_000_000
-
-
-class PuppetReactor:
-    """Runs nothing until told."""
-
-    def __init__(self) -> None:
-        self.when_drained: list[Callable[[], None]] = []
-        self.timers: list[Timer] = []
-
-    def call_when_drained(self, callback: Callable[[], None]) -> None:
-        if callback not in self.when_drained:
-            self.when_drained.append(callback)
-
-    def call_at(self, when_ns: int, callback: Callable[[], None]) -> Timer:
-        self.timers.append(Timer(when_ns, callback))
-        return self.timers[-1]
-
-    def drain(self) -> None:
-        callbacks, self.when_drained = self.when_drained, []
-        for callback in callbacks:
-            callback()
-
-    def fire(self) -> None:
-        timers, self.timers = self.timers, []
-        for timer in timers:
-            if timer.callback is not None:
-                timer.callback()
-
-
-@dataclass(eq=False)
-class PuppetRequest:
-    name: str
-    rows: int = 1
-    shape_key: object = ()
-    enqueued_ns: int = 0
-    attempts: int = 0
-    body: bytes = b""
-    open: bool = True
-    outcome: list[object] = field(default_factory=list)
-
-    def answer(self, message: bytes) -> None:
-        self.outcome.append(message)
-        self.open = False
-
-    def fail(self, code: int, details: str) -> None:
-        self.outcome.append((code, details))
-        self.open = False
-
-
-class PuppetInstance:
-    """Holds what it is given."""
-
-    worker = "w1"
-
-    def __init__(self) -> None:
-        self.held: list[Execution] = []
-        self.closed = False
-
-    def execute(self, execution: Execution) -> None:
-        self.held.append(execution)
-
-    def close(self) -> None:
-        self.closed = True
-
-    def names(self) -> list[list[str]]:
-        return [[r.name for r in e.batch] for e in self.held]  # type: ignore[attr-defined]
-
-
-@dataclass
-class Stage:
-    """A scheduler with everything around it."""
-
-    scheduler: Scheduler
-    reactor: PuppetReactor
-    clock_ns: int = 0
-
-    def enqueue(self, *names: str, rows: int = 1) -> list[PuppetRequest]:
-        requests = [PuppetRequest(n, rows, enqueued_ns=self.clock_ns) for n in names]
-        for request in requests:
-            self.scheduler.enqueue(request)
-        self.reactor.drain()
-        return requests
-
-    def instance(self) -> PuppetInstance:
-        instance = PuppetInstance()
-        self.scheduler.attach(instance)
-        return instance
-
-    def complete(
-        self, instance: PuppetInstance, *replies: worker_pb2.Reply, ms: int = 1
-    ) -> None:
-        timing = worker_pb2.BatchTiming(
-            compute_input_ns=1, compute_infer_ns=ms * MS, compute_output_ns=2
-        )
-        message = worker_pb2.BatchResponse(timing=timing, reply=replies)
-        execution = instance.held.pop(0)
-        self.scheduler.completed(instance, execution, message.SerializeToString())
+from services.core.model_config import DynamicBatching
+from tests.unit.router.routes import add_sub
+from tests.unit.router.stage import MS, Stage, error, response, staged
 
 
 @pytest.fixture
 def stage() -> Stage:
     return staged(add_sub())
-
-
-def staged(config: ModelConfig) -> Stage:
-    reactor = PuppetReactor()
-
-    def now_ns() -> int:
-        return built.clock_ns
-
-    scheduler = Scheduler(route(config), reactor, now_ns)  # type: ignore[arg-type]
-    built = Stage(scheduler, reactor)
-    return built
-
-
-def response(content: bytes) -> worker_pb2.Reply:
-    return worker_pb2.Reply(response=content)
-
-
-def error(code: int, message: str) -> worker_pb2.Reply:
-    return worker_pb2.Reply(error=worker_pb2.ReplyError(code=code, message=message))
 
 
 def test_requests_wait_for_an_instance_and_then_go_together(stage: Stage) -> None:
@@ -179,27 +58,6 @@ def test_an_answer_that_cannot_be_read_fails_the_whole_batch(
     stage.scheduler.completed(instance, instance.held.pop(), message)
     assert [len(request.outcome) for request in requests] == [1, 1]
     assert all(request.outcome[0][0] == 13 for request in requests)  # type: ignore[index]
-
-
-def test_a_lost_instance_gives_its_requests_to_another(stage: Stage) -> None:
-    lost, other = stage.instance(), stage.instance()
-    requests = stage.enqueue("a", "b")
-    lost, other = (lost, other) if lost.held else (other, lost)
-    stage.enqueue("c")
-    stage.scheduler.detach(lost, tuple(requests))
-    assert other.names() == [["c"]]
-    stage.complete(other, response(b"C"))
-    assert other.names() == [["a", "b"]]
-    assert all(request.outcome == [] for request in requests)
-
-
-def test_a_request_that_outlives_two_workers_is_refused(stage: Stage) -> None:
-    (request,) = stage.enqueue("killer")
-    for _ in range(2):
-        instance = stage.instance()
-        stage.scheduler.detach(instance, instance.held.pop().batch)
-    assert len(request.outcome) == 1
-    assert request.outcome[0][0] == 14  # type: ignore[index]
 
 
 def test_a_client_that_left_is_not_executed(stage: Stage) -> None:
@@ -277,8 +135,8 @@ def test_a_client_that_left_is_counted_once_whether_it_waited_or_not(
 def test_requests_that_run_again_are_counted_as_retries(stage: Stage) -> None:
     stage.enqueue("a", "b")
     instance = stage.instance()
-    stage.scheduler.detach(instance, instance.held.pop().batch)
-    assert taken(stage) == {"retries": 2}
+    stage.lose(instance)
+    assert taken(stage) == {"retries": 2, "lost_executions": 1}
 
 
 def test_who_is_refused_because_the_server_stops_failed_for_another_reason(

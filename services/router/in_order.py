@@ -1,0 +1,89 @@
+"""Answers in the order of arrival, whatever the order of completion. Pure.
+
+Source: ``preserve_ordering`` of Triton's dynamic batcher.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from services.router.pending_request import PendingRequest
+
+
+class OrderedRequest:
+    """Stands for a request and keeps its outcome until those before it have one."""
+
+    __slots__ = (
+        "_order",
+        "attempts",
+        "body",
+        "enqueued_ns",
+        "open",
+        "outcome",
+        "priority",
+        "request",
+        "rows",
+        "shape_key",
+        "timeout_ns",
+    )
+
+    def __init__(self, request: PendingRequest, order: "InOrder") -> None:
+        """Stand for ``request`` in ``order``."""
+        self._order = order
+        self.request = request
+        self.body = request.body
+        self.rows = request.rows
+        self.shape_key = request.shape_key
+        self.enqueued_ns = request.enqueued_ns
+        self.priority = request.priority
+        self.timeout_ns = request.timeout_ns
+        self.attempts = 0
+        self.open = True
+        self.outcome: Callable[[], None] | None = None
+
+    def answer(self, message: bytes) -> None:
+        """Give the client ``message`` when it is its turn."""
+        self._settle(partial(self.request.answer, message))
+
+    def fail(self, code: int, details: str) -> None:
+        """Give the client an error when it is its turn."""
+        self._settle(partial(self.request.fail, code, details))
+
+    def leave(self) -> None:
+        """Give up the turn: the client has left."""
+        self._settle(lambda: None)
+
+    def _settle(self, outcome: Callable[[], None]) -> None:
+        if self.open:
+            self.open = False
+            self.outcome = outcome
+            self._order.settled()
+
+
+class InOrder:
+    """The requests of one model version that have not got their answer."""
+
+    __slots__ = ("_by_request", "_line")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._line: deque[OrderedRequest] = deque()
+        self._by_request: dict[PendingRequest, OrderedRequest] = {}
+
+    def join(self, request: PendingRequest) -> OrderedRequest:
+        """Give ``request`` the next turn; return what stands for it."""
+        ordered = OrderedRequest(request, self)
+        self._line.append(ordered)
+        self._by_request[request] = ordered
+        return ordered
+
+    def standing_for(self, request: PendingRequest) -> OrderedRequest | None:
+        """Return what stands for ``request``; None once its client has its answer."""
+        return self._by_request.get(request)
+
+    def settled(self) -> None:
+        """Hand out every outcome that nobody is before any more."""
+        line = self._line
+        while line and (outcome := line[0].outcome) is not None:
+            del self._by_request[line.popleft().request]
+            outcome()

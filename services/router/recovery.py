@@ -1,0 +1,135 @@
+"""The requests of one model version that have to run again. Pure.
+
+They go before all others; ``services.router.retries`` decides in what groups.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.router.pending_request import Execution, Instance, PendingRequest
+from services.router.quarantine import Quarantine
+from services.router.retries import Group, Isolation, after_exhaustion, after_loss
+
+_QUARANTINE_NS: Final = 600_000_000_000
+_MOST_QUARANTINED: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What becomes of the requests that were being executed by a lost worker.
+
+    Attributes:
+        again: They run again.
+        guilty: They have brought down a worker for the last time.
+        given_up: The model does not want anything to run twice.
+    """
+
+    again: int = 0
+    guilty: tuple[PendingRequest, ...] = ()
+    given_up: tuple[PendingRequest, ...] = ()
+
+
+class Recovery:
+    """What runs again, in which order and where."""
+
+    __slots__ = ("_groups", "_is_idempotent", "_isolation", "quarantine")
+
+    def __init__(self, isolation: Isolation, *, is_idempotent: bool) -> None:
+        """Begin with nothing to recover.
+
+        Args:
+            isolation: Shared by all models of the router.
+            is_idempotent: Whether a request may run twice.
+        """
+        self._groups: deque[Group[PendingRequest]] = deque()
+        self._isolation = isolation
+        self._is_idempotent = is_idempotent
+        self.quarantine = Quarantine(duration_ns=_QUARANTINE_NS, most=_MOST_QUARANTINED)
+
+    def __len__(self) -> int:
+        """Return how many requests wait to run again."""
+        return sum(r.open for group in self._groups for r in group.requests)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has to run again."""
+        return not self._groups
+
+    def lost(self, execution: Execution, now_ns: int) -> Loss:
+        """Take over what an instance had not answered when its worker was lost."""
+        for request in execution.batch:
+            request.attempts += 1
+        batch = tuple(request for request in execution.batch if request.open)
+        if not self._is_idempotent:
+            return Loss(given_up=batch)
+        judgement = after_loss(batch, was_isolated=execution.is_isolated)
+        self._groups.extend(judgement.groups)
+        for request in judgement.guilty:
+            self.quarantine.add(request.body, now_ns)
+        return Loss(again=len(batch) - len(judgement.guilty), guilty=judgement.guilty)
+
+    def exhausted(self, requests: Sequence[PendingRequest]) -> bool:
+        """Take over requests that did not fit on a device together.
+
+        False if they cannot be split or must not run again.
+        """
+        if len(requests) == 1 or not self._is_idempotent:
+            return False
+        for request in requests:
+            request.attempts += 1
+        self._groups.extendleft(reversed(after_exhaustion(requests)))
+        return True
+
+    def next_execution(
+        self, idle: list[Instance], now_ns: int, when_free: Callable[[], None]
+    ) -> tuple[Instance, Execution] | None:
+        """Take the next group, and the instance for it out of ``idle``.
+
+        Args:
+            idle: The instances without work, the warmest last.
+            now_ns: Monotonic time.
+            when_free: To be called if there is a group, but no idle instance may
+                have it before a worker is free of suspects.
+        """
+        groups = self._groups
+        while groups and idle:
+            group = groups[0]
+            batch = tuple(request for request in group.requests if request.open)
+            if not batch:
+                groups.popleft()
+                continue
+            instance = self._instance_for(group, idle)
+            if instance is None:
+                self._isolation.wait(when_free)
+                return None
+            groups.popleft()
+            return instance, Execution(batch, now_ns, group.is_isolated)
+        return None
+
+    def ended(
+        self, instance: Instance, execution: Execution
+    ) -> tuple[Callable[[], None], ...]:
+        """Return who is to be called because ``execution`` is over."""
+        if not execution.is_isolated:
+            return ()
+        return self._isolation.release(instance.worker)
+
+    def drain(self) -> tuple[PendingRequest, ...]:
+        """Take out everyone."""
+        everyone = tuple(r for group in self._groups for r in group.requests if r.open)
+        self._groups.clear()
+        return everyone
+
+    def _instance_for(
+        self, group: Group[PendingRequest], idle: list[Instance]
+    ) -> Instance | None:
+        if not group.is_isolated:
+            return idle.pop()
+        for instance in reversed(idle):
+            if self._isolation.is_free(instance.worker):
+                idle.remove(instance)
+                self._isolation.take(instance.worker)
+                return instance
+        return None
