@@ -447,7 +447,7 @@ async def test_what_is_not_there_says_so(tmp_path: Path) -> None:
     async with running(Control(settings)) as control:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await explicit(control, "m", foo="bar")
-        assert raised.value.details() == "unexpected error on creating Triton parameter"
+        assert raised.value.details() == "unrecognized load parameter 'foo'."
         for request in (
             control.management.TraceSetting(inference_pb2.TraceSettingRequest()),
             control.management.RepositoryIndex(

@@ -1,0 +1,223 @@
+"""Loads that bring a configuration or files, and loads that cross each other."""
+
+import asyncio
+import dataclasses
+import json
+from pathlib import Path
+
+import grpc
+import pytest
+
+from protos import inference_pb2
+from protos.inference_pb2 import ModelRepositoryParameter as Parameter
+from services.control.catalog_settings import ControlMode
+from tests.unit.control.control_process import (
+    Control,
+    parameters,
+    running,
+    settings_of,
+    write_model,
+)
+
+OTHER = json.dumps(
+    {
+        "backend": "onnxruntime",
+        "max_batch_size": 4,
+        "input": [{"name": "IN", "data_type": "TYPE_INT32", "dims": [16]}],
+        "output": [{"name": "OUT", "data_type": "TYPE_INT32", "dims": [16]}],
+        "instance_group": [{"kind": "KIND_CPU", "count": 1}],
+    }
+)
+FILE = {"file:1/model.onnx": Parameter(bytes_param=b"content")}
+
+
+def explicit(root: Path) -> Control:
+    settings = settings_of(root, mode=ControlMode.EXPLICIT)
+    settings = dataclasses.replace(settings, override_root=str(root / ".overrides"))
+    return Control(settings)
+
+
+async def ask(
+    control: Control, name: str, given: dict[str, Parameter] | None = None
+) -> None:
+    request = inference_pb2.RepositoryModelLoadRequest(
+        model_name=name, parameters=given
+    )
+    await control.management.RepositoryModelLoad(request)
+
+
+def left_behind(root: Path) -> list[Path]:
+    return list((root / ".overrides").iterdir())
+
+
+async def test_a_configuration_holds_until_the_files_change(tmp_path: Path) -> None:
+    write_model(tmp_path, "m")
+    async with running(explicit(tmp_path)) as control:
+        worker = await control.worker()
+        loading = asyncio.create_task(ask(control, "m", dict(parameters(config=OTHER))))
+        order = await worker.loads()
+        assert order.config.max_batch_size == 4
+        await loading
+        await ask(control, "m")  # returns without an order: it serves as it is
+        (tmp_path / "m" / "1" / "model.onnx").write_bytes(b"another model")
+        loading = asyncio.create_task(ask(control, "m"))
+        assert (await worker.loads()).config.max_batch_size == 8
+        await loading
+
+
+async def test_a_configuration_ends_with_the_model(tmp_path: Path) -> None:
+    write_model(tmp_path, "m")
+    async with running(explicit(tmp_path)) as control:
+        worker = await control.worker()
+        loading = asyncio.create_task(ask(control, "m", dict(parameters(config=OTHER))))
+        await worker.loads()
+        await loading
+        await control.catalog.unload("m")
+        await worker.unloads()
+        loading = asyncio.create_task(ask(control, "m"))
+        assert (await worker.loads()).config.max_batch_size == 8
+        await loading
+
+
+async def test_a_configuration_that_fails_leaves_the_former_one(
+    tmp_path: Path,
+) -> None:
+    write_model(tmp_path, "m")
+    async with running(explicit(tmp_path)) as control:
+        worker = await control.worker()
+        loading = asyncio.create_task(ask(control, "m"))
+        first = await worker.loads()
+        await loading
+        loading = asyncio.create_task(ask(control, "m", dict(parameters(config=OTHER))))
+        await worker.fails("Internal: broken")
+        with pytest.raises(grpc.aio.AioRpcError, match="Internal: broken"):
+            await loading
+        await ask(control, "m")  # the former one: nothing to do
+        serving = control.supervisor.reconciler.registry.serving(("m", 1))
+        assert serving is not None
+        assert serving.number == first.generation
+
+
+async def test_files_make_a_model_that_no_repository_has(tmp_path: Path) -> None:
+    async with running(explicit(tmp_path)) as control:
+        tidying = asyncio.create_task(control.catalog.tidy())
+        worker = await control.worker()
+        given = {**FILE, **parameters(config=OTHER)}
+        loading = asyncio.create_task(ask(control, "new", given))
+        order = await worker.loads()
+        assert order.model_name == "new"
+        assert (Path(order.version_directory) / "model.onnx").read_bytes() == b"content"
+        await loading
+        await control.catalog.unload("new")
+        assert left_behind(tmp_path)  # the worker drains
+        await worker.unloads()
+        async with asyncio.timeout(5):
+            while left_behind(tmp_path):
+                await control.index()
+        tidying.cancel()
+
+
+async def test_a_load_without_files_returns_to_those_of_the_repository(
+    tmp_path: Path,
+) -> None:
+    write_model(tmp_path, "m")
+    async with running(explicit(tmp_path)) as control:
+        worker = await control.worker()
+        given = {**FILE, **parameters(config=OTHER)}
+        loading = asyncio.create_task(ask(control, "m", given))
+        assert ".overrides" in (await worker.loads()).version_directory
+        await loading
+        loading = asyncio.create_task(ask(control, "m"))
+        order = await worker.loads()
+        assert order.version_directory == str(tmp_path / "m" / "1")
+        await loading
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "code", "details"),
+    [
+        ("m", FILE, "INTERNAL", "failed to load 'm', failed to poll"),
+        (
+            "m",
+            {"file:../x": Parameter(bytes_param=b""), **parameters(config=OTHER)},
+            "INVALID_ARGUMENT",
+            "invalid path '../x'",
+        ),
+        (
+            "../m",
+            {**FILE, **parameters(config=OTHER)},
+            "INVALID_ARGUMENT",
+            "invalid model name '../m'",
+        ),
+        (
+            "m",
+            {"file:1/x": Parameter(string_param="")},
+            "INVALID_ARGUMENT",
+            "invalid value type for load parameter 'file:1/x', expected bytes_param.",
+        ),
+        (
+            "m",
+            {"config": Parameter(bytes_param=b"{}")},
+            "INVALID_ARGUMENT",
+            "invalid value type for load parameter 'config', expected string_param.",
+        ),
+    ],
+)
+async def test_a_request_that_makes_no_sense_is_refused(
+    tmp_path: Path, name: str, given: dict[str, Parameter], code: str, details: str
+) -> None:
+    write_model(tmp_path, "m")
+    async with running(explicit(tmp_path)) as control:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await ask(control, name, given)
+        assert raised.value.code().name == code
+        assert str(raised.value.details()).startswith(details)
+        assert not (tmp_path / ".overrides").exists()
+
+
+async def test_an_unload_waits_for_the_load_that_came_first(tmp_path: Path) -> None:
+    write_model(tmp_path, "m")
+    async with running(explicit(tmp_path)) as control:
+        worker = await control.worker()
+        loading = asyncio.create_task(control.catalog.load("m"))
+        order = await worker.told("load")
+        unloading = asyncio.create_task(control.catalog.unload("m"))
+        again = asyncio.create_task(control.catalog.load("m"))
+        assert await control.index() == [("m", "1", "LOADING", "")]
+        await worker.report(loaded={"generation": order.generation})
+        await loading
+        await unloading
+        assert await worker.unloads() == order.generation
+        await worker.loads()
+        await again
+        assert await control.index() == [("m", "1", "READY", "")]
+
+
+async def test_the_flag_of_an_unload_must_be_a_boolean(tmp_path: Path) -> None:
+    async with running(explicit(tmp_path)) as control:
+        request = inference_pb2.RepositoryModelUnloadRequest(
+            model_name="m", parameters=parameters(unload_dependents="yes")
+        )
+        with pytest.raises(grpc.aio.AioRpcError, match="expected bool_param"):
+            await control.management.RepositoryModelUnload(request)
+
+
+async def test_a_custom_configuration_is_used_where_there_is_one(
+    tmp_path: Path,
+) -> None:
+    write_model(tmp_path, "m")
+    write_model(tmp_path, "n")
+    custom = tmp_path / "m" / "configs" / "small.pbtxt"
+    custom.parent.mkdir()
+    text = (tmp_path / "m" / "config.pbtxt").read_text()
+    custom.write_text(text.replace("max_batch_size: 8", "max_batch_size: 2"))
+    settings = settings_of(tmp_path, config_name="small")
+    async with running(Control(settings)) as control:
+        starting = asyncio.create_task(control.catalog.start_up())
+        worker = await control.worker()
+        sizes = {}
+        for _ in range(2):
+            order = await worker.loads()
+            sizes[order.model_name] = order.config.max_batch_size
+        await starting
+    assert sizes == {"m": 2, "n": 8}
