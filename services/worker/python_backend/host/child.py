@@ -25,7 +25,18 @@ _log = structlog.get_logger(__name__)
 
 
 class ProcessGoneError(Exception):
-    """The model's process has ended without being told to."""
+    """The model's process has ended without being told to.
+
+    Attributes:
+        was_taken: Whether it may have begun to carry the order out.
+    """
+
+    def __init__(self, reason: Exception) -> None:
+        """Tell by what was seen of its end."""
+        super().__init__(str(reason))
+        # Reset rather than ended: it died without having read what was sent.
+        cause = reason.__cause__ if isinstance(reason, EOFError) else reason
+        self.was_taken = not isinstance(cause, OSError)
 
 
 class Child:
@@ -108,7 +119,7 @@ class Child:
             self._work.send(kind, body, descriptors)
             return self._work.receive()
         except (OSError, EOFError) as error:
-            raise ProcessGoneError(str(error)) from error
+            raise ProcessGoneError(error) from error
 
     def tell(self, kind: Kind, body: bytes) -> None:
         """Send what needs no answer, from any thread; nothing if it has ended."""

@@ -177,18 +177,33 @@ class _Conversation:
         Raises:
             BackendError: its process is gone.
         """
+        try:
+            frame = self._order(batch, calls)
+        except ProcessGoneError as error:
+            if error.was_taken:
+                raise BackendError(self.child.unhealthy) from error
+            frame = self._order_again(batch, calls)
+        if frame.kind == Kind.FAILED:
+            raise BackendError(frame.body.decode(errors="replace"))
+        return self._exchange.answers(frame)
+
+    def _order(self, batch: int, calls: Sequence[BackendCall]) -> Frame:
         child = self.child.healthy()
         if not self._is_fresh:
             self._exchange.forget()
             self._is_fresh = True
         try:
-            frame = self._exchange.execute(child, batch, calls)
-        except ProcessGoneError as error:
+            return self._exchange.execute(child, batch, calls)
+        except ProcessGoneError:
             child.kill()
+            raise
+
+    def _order_again(self, batch: int, calls: Sequence[BackendCall]) -> Frame:
+        """Have the next process execute what the last one never began."""
+        try:
+            return self._order(batch, calls)
+        except ProcessGoneError as error:
             raise BackendError(self.child.unhealthy) from error
-        if frame.kind == Kind.FAILED:
-            raise BackendError(frame.body.decode(errors="replace"))
-        return self._exchange.answers(frame)
 
     def _lost(self) -> None:
         self._is_fresh = False

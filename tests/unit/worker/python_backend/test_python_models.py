@@ -1,0 +1,410 @@
+"""Python models in their processes."""
+
+import os
+import queue
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.core import byte_tensor
+from services.core.datatype import DataType
+from services.core.errors import BackendError, ConfigError
+from services.worker.backend import BackendAnswer, BackendReply
+from services.worker.python_backend.host.python_model import DecoupledPythonModel
+from services.worker.request_details import RequestDetails
+from tests.unit.worker.python_backend.python_models import (
+    IDENTITY,
+    all_values,
+    call,
+    failure,
+    loaded,
+    raw_call,
+    running,
+    source,
+    values,
+)
+
+WAIT_S = 20
+
+
+def response(expression: str, body: str = "") -> str:
+    """Return a model that answers each request with one array."""
+    return f"""
+import json, os, sys
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.args = args
+        self.kept = []
+
+    def execute(self, requests):
+        out = []
+        for r in requests:
+            x = pb_utils.get_input_tensor_by_name(r, "IN").as_numpy()
+            {body}
+            out.append(pb_utils.InferenceResponse([
+                pb_utils.Tensor("OUT", np.asarray({expression}))]))
+        return out
+"""
+
+
+def text_of(answer: BackendAnswer) -> list[str]:
+    assert isinstance(answer, BackendReply), answer
+    return [e.decode() for e in byte_tensor.decode(answer.tensors[0].data)]
+
+
+def test_every_request_of_a_batch_is_answered_by_itself(tmp_path: Path) -> None:
+    with running(tmp_path, IDENTITY) as model:
+        answers = model.execute_requests([call(1, 2), call(3), call()])
+        assert all_values(answers) == [[1, 2], [3], []]
+
+
+@pytest.mark.parametrize("count", [1, 4095, 4096, 4097, 1 << 20])
+def test_tensors_of_every_size_come_back_whole(tmp_path: Path, count: int) -> None:
+    numbers = np.arange(count, dtype=np.int32)
+    with running(tmp_path, IDENTITY) as model:
+        for _ in range(2):
+            (answer,) = model.execute_requests([raw_call(numbers.tobytes(), (count,))])
+            assert isinstance(answer, BackendReply)
+            assert bytes(answer.tensors[0].data) == numbers.tobytes()
+            assert answer.tensors[0].shape == (count,)
+
+
+def test_strings_come_back(tmp_path: Path) -> None:
+    elements = [b"", "grün".encode(), b"\x00\xff"]
+    with running(tmp_path, IDENTITY, datatype=DataType.BYTES) as model:
+        (answer,) = model.execute_requests(
+            [raw_call(byte_tensor.encode(elements), (3,))]
+        )
+        assert isinstance(answer, BackendReply)
+        assert byte_tensor.decode(answer.tensors[0].data) == elements
+        assert answer.tensors[0].datatype is DataType.BYTES
+
+
+def test_inputs_that_the_model_keeps_are_never_overwritten(tmp_path: Path) -> None:
+    code = response("np.concatenate(self.kept)", "self.kept.append(x)")
+    with running(tmp_path, code) as model:
+        for number in range(5):
+            (answer,) = model.execute_requests([call(number)])
+        assert values(answer) == [0, 1, 2, 3, 4]
+
+
+def test_an_input_may_be_changed_in_place(tmp_path: Path) -> None:
+    with running(tmp_path, response("x", "x += 1")) as model:
+        assert all_values(model.execute_requests([call(1)])) == [[2]]
+
+
+def test_a_request_tells_all_that_the_client_said(tmp_path: Path) -> None:
+    code = response(
+        "[repr([r.request_id(), r.correlation_id(), r.flags(), r.timeout(),"
+        " json.loads(r.parameters()), r.requested_output_names(),"
+        " r.is_cancelled()]).encode()]"
+    )
+    details = RequestDetails(
+        parameters={"a": 1, "b": "x"}, correlation_id="s", flags=3, timeout_us=7
+    )
+    with running(tmp_path, code) as model:
+        told = model.execute_requests([call(0, request_id="ü", details=details)])
+        plain = model.execute_requests([call(0)])
+    assert text_of(told[0]) == [
+        repr(["ü", "s", 3, 7, {"a": 1, "b": "x"}, ["OUT"], False])
+    ]
+    assert text_of(plain[0]) == [repr(["", 0, 0, 0, {}, ["OUT"], False])]
+
+
+def test_initialize_is_given_strings(tmp_path: Path) -> None:
+    code = response("[f'{k}={v}' for k, v in sorted(self.args.items())]")
+    with running(tmp_path, code) as model:
+        (answer,) = model.execute_requests([call(0)])
+    folder = tmp_path / "m"
+    assert text_of(answer) == [
+        'model_config={"name": "m", "max_batch_size": 0}',
+        "model_instance_device_id=0",
+        "model_instance_kind=CPU",
+        "model_instance_name=m_0_0",
+        "model_name=m",
+        f"model_repository={folder}",
+        "model_version=1",
+    ]
+
+
+def test_an_error_fails_only_its_own_request(tmp_path: Path) -> None:
+    code = """
+    import triton_python_backend_utils as pb_utils
+    E = pb_utils.TritonError
+    class TritonPythonModel:
+        def execute(self, requests):
+            return [pb_utils.InferenceResponse([r.inputs()[0].renamed("OUT")])
+                    if n == 1 else
+                    pb_utils.InferenceResponse(error=E("no", E.NOT_FOUND + n))
+                    for n, r in enumerate(requests)]
+    """
+    with running(tmp_path, code) as model:
+        answers = model.execute_requests([call(1), call(2), call(3)])
+    assert [failure(answers[0]), failure(answers[2])] == [(5, "no"), (14, "no")]
+    assert values(answers[1]) == [2]
+
+
+def test_a_raised_error_fails_the_batch_and_not_the_next(tmp_path: Path) -> None:
+    code = response("x", "assert x[0]")
+    with running(tmp_path, code) as model:
+        bad = model.execute_requests([call(1), call(0)])
+        good = model.execute_requests([call(1)])
+    for answer in bad:
+        assert failure(answer)[0] == 13
+    assert all_values(good) == [[1]]
+
+
+def test_a_raised_error_is_told_with_type_text_and_place(tmp_path: Path) -> None:
+    code = response("x", "raise KeyError('gone')")
+    with running(tmp_path, code) as model:
+        (answer,) = model.execute_requests([call(0)])
+    line = code.splitlines().index("            raise KeyError('gone')") + 1
+    file = tmp_path / "m" / "1" / "model.py"
+    assert failure(answer) == (
+        13,
+        "Failed to process the request(s) for model 'm_0_0', message: KeyError:"
+        f" 'gone'\n\nAt:\n  {file}({line}): execute\n",
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_wrong_number_of_responses_names_both(tmp_path: Path, count: int) -> None:
+    code = response("x", "").replace("return out", f"return (out + out)[:{count}]")
+    with running(tmp_path, code) as model:
+        answers = model.execute_requests([call(1), call(2)])
+    assert [failure(one) for one in answers] == [
+        (
+            13,
+            "Failed to process the request(s) for model 'm_0_0', message: Number of"
+            " InferenceResponse objects do not match the number of InferenceRequest"
+            " objects. InferenceRequest(s) size is:2, and InferenceResponse(s) size"
+            f" is:{count}\n",
+        )
+    ] * 2
+
+
+def test_outputs_that_nobody_asked_for_are_left_out(tmp_path: Path) -> None:
+    with running(tmp_path, IDENTITY) as model:
+        (answer,) = model.execute_requests([call(1, outputs=())])
+    assert answer == BackendReply((), {})
+
+
+def test_parameters_of_a_response_arrive(tmp_path: Path) -> None:
+    code = IDENTITY.replace(".as_numpy())])", ".as_numpy())], parameters={'a': 1.5})")
+    with running(tmp_path, code) as model:
+        (answer,) = model.execute_requests([call(1)])
+    assert isinstance(answer, BackendReply)
+    assert answer.parameters == {"a": 1.5}
+
+
+def test_a_response_sender_answers_once_where_the_model_is_not_decoupled(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import threading
+    import triton_python_backend_utils as pb_utils
+    class TritonPythonModel:
+        def execute(self, requests):
+            for r in requests:
+                out = pb_utils.InferenceResponse([r.inputs()[0].renamed("OUT")])
+                threading.Thread(
+                    target=r.get_response_sender().send, args=(out, 1)).start()
+            return None
+    """
+    with running(tmp_path, code) as model:
+        assert all_values(model.execute_requests([call(1), call(2)])) == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("import no_such_module_x", "ModuleNotFoundError: No module named"),
+        ("class TritonPythonModel\n", "SyntaxError: "),
+        ("x = 1", "AttributeError: module '1.model' has no attribute"),
+        (
+            "class TritonPythonModel:\n    def initialize(self, args):\n"
+            "        raise OSError('no weights')",
+            "OSError: no weights\n\nAt:\n  ",
+        ),
+        ("import os\nos._exit(3)", "the process of 'm_0_0' ended while"),
+    ],
+)
+def test_what_is_wrong_with_a_model_is_told_when_it_is_loaded(
+    tmp_path: Path, code: str, text: str
+) -> None:
+    with (
+        pytest.raises(BackendError) as caught,
+        loaded(source(tmp_path, code)),
+    ):
+        pass
+    assert str(caught.value).startswith(text)
+
+
+def test_finalize_is_called(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    code = IDENTITY + f"\n    def finalize(self):\n        open({str(mark)!r}, 'w')\n"
+    with running(tmp_path, code):
+        assert not mark.exists()
+    assert mark.exists()
+
+
+def test_a_model_that_dies_fails_its_batch_and_stands_again(tmp_path: Path) -> None:
+    code = response("[os.getpid()]", "x[0] and os._exit(1)")
+    with running(tmp_path, code) as model:
+        first = model.pid
+        with pytest.raises(BackendError, match="Stub process 'm_0_0' is not healthy"):
+            model.execute_requests([call(1)])
+        (answer,) = model.execute_requests([call(0)])
+        assert isinstance(answer, BackendReply)
+        assert first != model.pid
+        found = np.frombuffer(answer.tensors[0].data, np.int64).tolist()
+        assert found == [model.pid]
+
+
+def test_a_batch_is_not_lost_with_a_model_that_was_killed_before_it(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, IDENTITY) as model:
+        model.execute_requests([call(1)])
+        for number in range(3):
+            os.kill(model.pid, signal.SIGKILL)
+            assert all_values(model.execute_requests([call(number)])) == [[number]]
+
+
+def test_memory_is_nowhere_in_the_file_system(tmp_path: Path) -> None:
+    shared = Path("/dev/shm")  # noqa: S108 - only looked at
+    before = set(shared.iterdir())
+    with running(tmp_path, IDENTITY) as model:
+        model.execute_requests([raw_call(bytes(1 << 20), (1 << 18,))])
+        assert set(shared.iterdir()) <= before
+
+
+def test_a_model_may_have_modules_of_its_own_whatever_their_name(
+    tmp_path: Path,
+) -> None:
+    model = source(tmp_path, "import services\n" + response("x + services.ONE"))
+    (tmp_path / "m" / "1" / "services.py").write_text("ONE = 1\n")
+    with loaded(model) as instance:
+        assert not isinstance(instance, DecoupledPythonModel)
+        assert all_values(instance.execute_requests([call(1)])) == [[2]]
+
+
+def test_an_environment_without_python_is_refused(tmp_path: Path) -> None:
+    parameters = {"EXECUTION_ENV_PATH": "$$TRITON_MODEL_DIRECTORY/env"}
+    model = source(tmp_path, IDENTITY, parameters=parameters)
+    with (
+        pytest.raises(ConfigError, match=f"'{tmp_path}/m/env' is no Python"),
+        loaded(model),
+    ):
+        pass
+
+
+class Answers:
+    """Takes what a decoupled model says, as the worker does."""
+
+    def __init__(self) -> None:
+        self.all: queue.Queue[tuple[int, list[int] | str | None, bool]] = queue.Queue()
+        self.cancel: Callable[[int], None] = lambda _call: None
+
+    def deliver(self, call: int, answer: BackendAnswer | None, is_final: bool) -> None:
+        said: list[int] | str | None = None
+        if answer is not None:
+            is_reply = isinstance(answer, BackendReply)
+            said = values(answer) if is_reply else failure(answer)[1]
+        self.all.put((call, said, is_final))
+
+    def cancel_with(self, cancel: Callable[[int], None]) -> None:
+        self.cancel = cancel
+
+    def next(self) -> tuple[int, list[int] | str | None, bool]:
+        return self.all.get(timeout=WAIT_S)
+
+
+DECOUPLED = """
+import os, threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def reply(*values):
+    return pb_utils.InferenceResponse([
+        pb_utils.Tensor("OUT", np.array(values, np.int32))])
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for r in requests:
+            x = r.inputs()[0].as_numpy()
+            threading.Thread(
+                target=self.answer, args=(r, x, r.get_response_sender())).start()
+
+    def answer(self, request, x, sender):
+        {body}
+"""
+
+
+def test_a_decoupled_model_answers_as_often_as_it_likes(tmp_path: Path) -> None:
+    body = "[sender.send(reply(v)) for v in x]; sender.send(flags=1)"
+    code = source(tmp_path, DECOUPLED.format(body=body), decoupled=True)
+    answers = Answers()
+    with loaded(code) as model:
+        assert isinstance(model, DecoupledPythonModel)
+        found = model.execute_decoupled(
+            [call(1, 2), call()], answers.deliver, answers.cancel_with
+        )
+        assert found == [None, None]
+        said = [answers.next() for _ in range(4)]
+    assert [one for one in said if one[0] == 0] == [
+        (0, [1], False),
+        (0, [2], False),
+        (0, None, True),
+    ]
+    assert [one for one in said if one[0] == 1] == [(1, None, True)]
+
+
+def test_a_decoupled_model_learns_that_nobody_waits(tmp_path: Path) -> None:
+    body = (
+        "\n        while not request.is_cancelled(): threading.Event().wait(0.001)"
+        "\n        sender.send(reply(9), 1)"
+    )
+    answers = Answers()
+    with loaded(source(tmp_path, DECOUPLED.format(body=body), decoupled=True)) as model:
+        assert isinstance(model, DecoupledPythonModel)
+        model.execute_decoupled([call(1)], answers.deliver, answers.cancel_with)
+        answers.cancel(0)
+        assert answers.next() == (0, [9], True)
+
+
+def test_what_a_decoupled_model_leaves_open_when_it_dies_fails(tmp_path: Path) -> None:
+    answers = Answers()
+    body = "sender.send(reply(1)); os._exit(1)"
+    with loaded(source(tmp_path, DECOUPLED.format(body=body), decoupled=True)) as model:
+        assert isinstance(model, DecoupledPythonModel)
+        model.execute_decoupled([call(1)], answers.deliver, answers.cancel_with)
+        assert answers.next() == (0, [1], False)
+        place, text, is_final = answers.next()
+        assert (place, is_final) == (0, True)
+        assert "is not healthy" in str(text)
+
+
+def test_a_decoupled_model_that_raises_fails_what_is_open(tmp_path: Path) -> None:
+    code = """
+    import triton_python_backend_utils as pb_utils
+    class TritonPythonModel:
+        def execute(self, requests):
+            requests[0].get_response_sender().send(flags=1)
+            raise ValueError("late")
+    """
+    answers = Answers()
+    with loaded(source(tmp_path, code, decoupled=True)) as model:
+        assert isinstance(model, DecoupledPythonModel)
+        first, second = model.execute_decoupled(
+            [call(1), call(2)], answers.deliver, answers.cancel_with
+        )
+        assert answers.next() == (0, None, True)
+    assert first is None
+    assert "ValueError: late" in failure(second)[1]
