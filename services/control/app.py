@@ -17,14 +17,15 @@ from protos import (
 )
 from services.control.catalog import Catalog
 from services.control.command_line import ControlSettings, parse
-from services.control.commands import SetStatistics
 from services.control.ensemble_members import check_members
 from services.control.error_interceptor import ErrorInterceptor
+from services.control.live_settings import LiveSettings, live_settings
 from services.control.management_servicer import ManagementServicer, UnservedMethods
 from services.control.metrics_servicer import MetricsServicer
 from services.control.placing import place_version
 from services.control.reconciler import Reconciler
 from services.control.router_servicer import RouterServicer
+from services.control.settings_servicer import SettingsServicer
 from services.control.statistics import Statistics
 from services.control.statistics_servicer import StatisticsServicer
 from services.control.store import NoStore, RedisStore, Store
@@ -78,8 +79,16 @@ class _Process:
         supervisor = await _supervisor(store, self.settings)
         catalog = Catalog(supervisor, self.settings.catalog)
         healths = health.aio.HealthServicer()  # type: ignore[attr-defined]
-        statistics = Statistics(store, supervisor.routers, MonotonicClock())
-        server = server_of(supervisor, catalog, statistics)
+        statistics = Statistics(
+            store, supervisor.routers, MonotonicClock(), self.settings.metrics
+        )
+        live = await live_settings(
+            self.settings.live,
+            supervisor,
+            store,
+            first_session=supervisor.reconciler.table.revision,
+        )
+        server = server_of(supervisor, catalog, statistics, live)
         health_pb2_grpc.add_HealthServicer_to_server(healths, server)
         try:
             server.add_insecure_port(self.settings.listen)
@@ -103,6 +112,7 @@ class _Process:
             counting.cancel()
             serving.cancel()
             tidying.cancel()
+        live.traces.close()
         catalog.close()
         await statistics.flush()
         await store.close()
@@ -148,19 +158,20 @@ async def _supervisor(store: Store, settings: ControlSettings) -> Supervisor:
 
 
 def server_of(
-    supervisor: Supervisor, catalog: Catalog, statistics: Statistics
+    supervisor: Supervisor,
+    catalog: Catalog,
+    statistics: Statistics,
+    live: LiveSettings,
 ) -> grpc.aio.Server:
     """Return a server with every door of control but the health check's."""
     server = grpc.aio.server(
         interceptors=(ErrorInterceptor(),), options=_SERVER_OPTIONS
     )
     control_pb2_grpc.add_WorkerControlServicer_to_server(
-        WorkerServicer(supervisor), server
+        WorkerServicer(supervisor, live), server
     )
     control_pb2_grpc.add_RouterControlServicer_to_server(
-        RouterServicer(
-            supervisor, statistics, SetStatistics(latency_distributions=False)
-        ),
+        RouterServicer(supervisor, statistics, statistics.order, live),
         server,
     )
     counted = StatisticsServicer(supervisor, statistics)
@@ -169,10 +180,11 @@ def server_of(
         (
             ManagementServicer(catalog, supervisor).methods(),
             counted.methods(),
+            SettingsServicer(supervisor, live.traces, live.log).methods(),
             UnservedMethods(),
         )
     )
     rest_pb2_grpc.add_MetricsServiceServicer_to_server(
-        MetricsServicer(supervisor), server
+        MetricsServicer(supervisor, statistics, MonotonicClock()), server
     )
     return server

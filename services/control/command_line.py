@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from services.control import trace_config
 from services.control.catalog_settings import (
     EVERY_MODEL,
     CatalogSettings,
     ControlMode,
 )
+from services.control.live_settings import StartSettings
+from services.control.metrics_settings import MetricsSettings, parse_metrics_config
 from services.control.preparation import CompletionSettings
-from services.core import flags
+from services.core import flags, logs
 
 _MAX_BATCH_SIZE: Final = "default-max-batch-size"
 
@@ -28,7 +31,9 @@ class ControlSettings:
         strict_readiness: Ready only if every model that should be is.
         load_retries: How often a load that failed is tried again.
         log_verbose: Debug lines are written at 1 and above.
+        live: What clients may change later.
         catalog: How the repositories are served.
+        metrics: What the Prometheus page shows.
     """
 
     listen: str
@@ -37,7 +42,9 @@ class ControlSettings:
     strict_readiness: bool
     load_retries: int
     log_verbose: int
+    live: StartSettings
     catalog: CatalogSettings
+    metrics: MetricsSettings
 
 
 def parse(argv: list[str]) -> ControlSettings:
@@ -50,6 +57,17 @@ def parse(argv: list[str]) -> ControlSettings:
         )
     try:
         sizes = max_batch_sizes(options.backend_config)
+        metrics = parse_metrics_config(
+            options.metrics_config,
+            has_cpu=options.allow_cpu_metrics,
+            has_gpu=options.allow_gpu_metrics,
+            interval_s=options.metrics_interval_ms / 1000,
+        )
+        live = StartSettings(
+            log=logs.settings_from(os.environ, verbose=options.log_verbose),
+            log_file=options.log_file,
+            trace=trace_config.read(options.trace_config),
+        )
     except ValueError as error:
         parser.error(str(error))
     return ControlSettings(
@@ -59,6 +77,8 @@ def parse(argv: list[str]) -> ControlSettings:
         strict_readiness=options.strict_readiness,
         load_retries=options.model_load_retry_count,
         log_verbose=options.log_verbose,
+        live=live,
+        metrics=metrics,
         catalog=CatalogSettings(
             roots=tuple(options.model_repository),
             mode=ControlMode(options.model_control_mode),
@@ -167,6 +187,20 @@ def _parser() -> argparse.ArgumentParser:
         " (default: a temporary folder)",
     )
     add("--log-verbose", type=int, default=0, metavar="N", help="verbosity; 0 is off")
+    _add_metrics(parser)
+    add(
+        "--log-file",
+        default="",
+        metavar="PATH",
+        help="where the log is written by who reads stderr; for clients who ask",
+    )
+    add(
+        "--trace-config",
+        action="append",
+        default=[],
+        metavar="[MODE,]SETTING=VALUE",
+        help="which requests are traced, and where to; may be repeated",
+    )
     flags.add_bool(
         parser,
         "--exit-on-error",
@@ -186,3 +220,28 @@ def _parser() -> argparse.ArgumentParser:
         text="do not ask model files for what config.pbtxt leaves open",
     )
     return parser
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metrics-config",
+        action="append",
+        default=[],
+        metavar="SETTING=VALUE",
+        help="counter_latencies, histogram_latencies, summary_latencies or "
+        "summary_quantiles; may be repeated",
+    )
+    parser.add_argument(
+        "--metrics-interval-ms",
+        type=float,
+        default=2000.0,
+        metavar="X",
+        help="how often CPU and GPU are looked at, at most (default: 2000)",
+    )
+    for device in ("cpu", "gpu"):
+        flags.add_bool(
+            parser,
+            f"--allow-{device}-metrics",
+            default=True,
+            text=f"show the load of the {device.upper()}",
+        )

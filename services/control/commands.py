@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from services.control.events import LoadInstances, UnloadInstances
+from services.control.trace_settings import TraceSettings
+from services.core.logs import LogSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,16 @@ class InspectFile:
     config: bytes
 
 
-WorkerOrder: TypeAlias = LoadInstances | UnloadInstances | ServeRouters | InspectFile
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetLogs:
+    """Write the log by these settings from now on."""
+
+    settings: LogSettings
+
+
+WorkerOrder: TypeAlias = (
+    LoadInstances | UnloadInstances | ServeRouters | InspectFile | SetLogs
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +69,22 @@ class SetStatistics:
     latency_distributions: bool
 
 
-RouterOrder: TypeAlias = AcknowledgeStatistics | CollectStatistics | SetStatistics
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTraces:
+    """Sample requests by these settings from now on, and say so.
+
+    Attributes:
+        revision: Comes back with the acknowledgement.
+        settings: All of them.
+    """
+
+    revision: int
+    settings: TraceSettings
+
+
+RouterOrder: TypeAlias = (
+    AcknowledgeStatistics | CollectStatistics | SetStatistics | SetLogs | SetTraces
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,18 +74,21 @@ def answer(settings: LogSettings, file: str) -> dict[str, bool | int | str]:
     }
 
 
-def to_text(settings: LogSettings) -> str:
-    """Return settings as they are stored."""
-    return json.dumps(dataclasses.asdict(settings))
+def to_text(start: LogSettings, settings: LogSettings) -> str:
+    """Return settings as they are stored, with those of the command line."""
+    return json.dumps([dataclasses.asdict(start), dataclasses.asdict(settings)])
 
 
-def from_text(text: str) -> LogSettings:
-    """Return what ``to_text`` wrote.
+def restored(start: LogSettings, text: str) -> LogSettings:
+    """Return what an earlier process stored; ``start`` if it started otherwise.
 
     Raises:
-        ValueError: it did not write that.
+        ValueError: ``text`` was not written by ``to_text``.
     """
     try:
-        return LogSettings(**json.loads(text))
+        origin, settings = json.loads(text)
+        if LogSettings(**origin) != start:
+            return start
+        return LogSettings(**settings)
     except TypeError as error:
         raise ValueError(f"no log settings: {error}") from error

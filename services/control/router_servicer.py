@@ -10,9 +10,11 @@ from protos import control_pb2, control_pb2_grpc
 from services.control import wire
 from services.control.commands import SetStatistics
 from services.control.events import RoutesApplied
+from services.control.live_settings import LiveSettings
 from services.control.router_links import RouterLink
 from services.control.statistics import Statistics
 from services.control.supervisor import Supervisor
+from services.control.trace_wire import trace_from_proto
 from services.core.errors import InvalidRequestError
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -22,7 +24,11 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
     """Brings routers their tables and their acknowledgements back."""
 
     def __init__(
-        self, supervisor: Supervisor, statistics: Statistics, settings: SetStatistics
+        self,
+        supervisor: Supervisor,
+        statistics: Statistics,
+        settings: SetStatistics,
+        live: LiveSettings,
     ) -> None:
         """Serve ``supervisor``; reports go to ``statistics``.
 
@@ -30,10 +36,12 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
             supervisor: Knows the routes.
             statistics: Takes what routers count.
             settings: What they are told to count.
+            live: Of the log and of traces; takes the traces.
         """
         self._supervisor = supervisor
         self._statistics = statistics
         self._settings = settings
+        self._live = live
 
     async def Attach(  # type: ignore[override]  # it writes; the stub wants yields
         self,
@@ -52,6 +60,7 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
             first.hello.router_id, first.hello.worker_endpoint
         )
         link.tell(self._settings)
+        self._live.greet_router(link)
         in_turn = asyncio.Lock()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -66,6 +75,7 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
         finally:
             if self._supervisor.detach_router(link):
                 self._statistics.forget_gauges(link.router_id)
+                self._live.traces.lose(link.router_id)
 
     def _take(self, link: RouterLink, report: control_pb2.RouterReport) -> None:
         match report.WhichOneof("report"):
@@ -78,6 +88,18 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
             case "statistics":
                 self._statistics.take(
                     link.router_id, wire.statistics_from_proto(report.statistics)
+                )
+            case "trace_settings_applied":
+                self._live.traces.note_applied(
+                    link.router_id, report.trace_settings_applied.revision
+                )
+            case "trace_sampled":
+                self._live.traces.sampled(link.router_id, report.trace_sampled.session)
+            case "trace_ended":
+                self._live.traces.ended(
+                    link.router_id,
+                    report.trace_ended.session,
+                    trace_from_proto(report.trace_ended.request),
                 )
 
 

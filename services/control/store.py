@@ -30,6 +30,8 @@ _log = structlog.get_logger(__name__)
 # The keys of statistics are in services.control.statistics_keys.
 EPOCH_KEY: Final = f"{SCHEMA}:control:epoch"
 SNAPSHOT_KEY: Final = f"{SCHEMA}:control:snapshot"
+# A hash: what clients have changed, by what it concerns.
+SETTINGS_KEY: Final = f"{SCHEMA}:control:settings"
 
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 5.0
@@ -55,6 +57,14 @@ class Store(Protocol):
 
     def save(self, snapshot: Snapshot) -> None:
         """Have ``snapshot`` written soon; a later one may take its place."""
+        ...
+
+    async def restore_settings(self) -> dict[str, str]:
+        """Return what clients have changed, by name; nothing if it can't be read."""
+        ...
+
+    def save_setting(self, name: str, text: str) -> None:
+        """Have ``text`` written soon; a later one may take its place."""
         ...
 
     async def apply(self, reporter: str, report: StatisticsReport) -> None:
@@ -109,6 +119,13 @@ class NoStore:
     def save(self, snapshot: Snapshot) -> None:
         """Forget it."""
 
+    async def restore_settings(self) -> dict[str, str]:
+        """Return nothing."""
+        return {}
+
+    def save_setting(self, name: str, text: str) -> None:
+        """Forget it."""
+
     async def apply(self, reporter: str, report: StatisticsReport) -> None:
         """Add what ``report`` counts, unless that has been done before."""
         if report.sequence > self._sequences.get(reporter, 0):
@@ -146,6 +163,7 @@ class RedisStore:
         )
         self._apply_script = self._client.register_script(APPLY_SCRIPT)
         self._unwritten: Snapshot | None = None
+        self._unwritten_settings: dict[str, str] = {}
         self._has_unwritten = asyncio.Event()
 
     async def begin_epoch(self, at_least: int) -> int:
@@ -177,6 +195,20 @@ class RedisStore:
     def save(self, snapshot: Snapshot) -> None:
         """Have ``snapshot`` written soon; a later one may take its place."""
         self._unwritten = snapshot
+        self._has_unwritten.set()
+
+    async def restore_settings(self) -> dict[str, str]:
+        """Return what clients have changed, by name; nothing if it can't be read."""
+        try:
+            fields = await self._client.hgetall(SETTINGS_KEY)
+        except _AWAY as error:
+            _log.warning("the store is away; no settings", reason=str(error))
+            return {}
+        return {str(name): str(text) for name, text in fields.items()}
+
+    def save_setting(self, name: str, text: str) -> None:
+        """Have ``text`` written soon; a later one may take its place."""
+        self._unwritten_settings[name] = text
         self._has_unwritten.set()
 
     async def apply(self, reporter: str, report: StatisticsReport) -> None:
@@ -251,13 +283,20 @@ class RedisStore:
 
     async def _write(self) -> None:
         snapshot = self._unwritten
-        if snapshot is None:
+        settings = dict(self._unwritten_settings)
+        if snapshot is None and not settings:
             return
         async with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.delete(SNAPSHOT_KEY)
-            for name, value in to_fields(snapshot).items():
-                pipeline.hset(SNAPSHOT_KEY, name, value)
+            if snapshot is not None:
+                pipeline.delete(SNAPSHOT_KEY)
+                for name, value in to_fields(snapshot).items():
+                    pipeline.hset(SNAPSHOT_KEY, name, value)
+            for name, value in settings.items():
+                pipeline.hset(SETTINGS_KEY, name, value)
             await pipeline.execute()
         if self._unwritten is snapshot:
             self._unwritten = None
+        if self._unwritten_settings == settings:
+            self._unwritten_settings.clear()
+        if self._unwritten is None and not self._unwritten_settings:
             self._has_unwritten.clear()

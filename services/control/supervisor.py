@@ -85,6 +85,7 @@ class Supervisor:
         self._workers = WorkerLinks()
         self._absent: dict[str, asyncio.TimerHandle] = {}
         self._routers = RouterLinks()
+        self._lost_workers = 0
         self._inspections = Inspections()
         self._load_failures: dict[VersionKey, tuple[VersionSpec, str]] = {}
         self._changed = asyncio.Event()
@@ -100,6 +101,11 @@ class Supervisor:
         return self._routers
 
     @property
+    def workers(self) -> WorkerLinks:
+        """The attached workers."""
+        return self._workers
+
+    @property
     def router_count(self) -> int:
         """How many routers are attached."""
         return len(self._routers.links())
@@ -108,6 +114,11 @@ class Supervisor:
     def worker_count(self) -> int:
         """How many workers are attached."""
         return len(self._workers)
+
+    @property
+    def lost_workers(self) -> int:
+        """How many workers have been lost or replaced."""
+        return self._lost_workers
 
     def restore(self, snapshot: Snapshot) -> None:
         """Begin where an earlier process ended; before anybody attaches."""
@@ -215,6 +226,7 @@ class Supervisor:
             for other in self.reconciler.workers
             if other.worker_id in self._absent and worker.replaces(other)
         }
+        self._lost_workers += len(gone)
         for worker_id in gone:
             self._absent.pop(worker_id).cancel()
             _log.info("a worker was replaced", worker=worker_id)
@@ -222,6 +234,7 @@ class Supervisor:
 
     def _lose_worker(self, worker_id: str) -> None:
         self._absent.pop(worker_id, None)
+        self._lost_workers += 1
         _log.info("a worker left", worker=worker_id)
         self.tell(WorkerLeft(worker_id=worker_id))
 

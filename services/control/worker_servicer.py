@@ -9,6 +9,7 @@ import grpc
 from protos import control_pb2, control_pb2_grpc
 from services.control import wire
 from services.control.commands import FileInspected
+from services.control.live_settings import LiveSettings
 from services.control.supervisor import Supervisor
 from services.control.worker_links import WorkerLink
 from services.core.errors import InvalidRequestError
@@ -21,9 +22,10 @@ _CANCELLATION_LAG_S: Final = 0.2
 class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
     """Brings workers' reports to the supervisor and its commands to them."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        """Serve ``supervisor``."""
+    def __init__(self, supervisor: Supervisor, settings: LiveSettings) -> None:
+        """Serve ``supervisor``; workers are told of ``settings``."""
         self._supervisor = supervisor
+        self._settings = settings
 
     async def Attach(  # type: ignore[override]  # it writes; the stub wants yields
         self,
@@ -37,6 +39,7 @@ class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
         link = self._supervisor.attach_worker(
             wire.worker_from_proto(first.hello), frozenset(first.hello.generations)
         )
+        self._settings.greet_worker(link)
         is_goodbye = False
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -15,6 +15,7 @@ from protos.model_config_pb2 import ModelConfig
 from services.control.app import server_of
 from services.control.catalog import Catalog
 from services.control.catalog_settings import CatalogSettings, ControlMode
+from services.control.live_settings import StartSettings, live_settings
 from services.control.placing import place_version
 from services.control.reconciler import Reconciler
 from services.control.snapshot import Snapshot
@@ -22,6 +23,7 @@ from services.control.statistics import Statistics
 from services.control.store import NoStore, Store
 from services.control.supervisor import Grace, Supervisor
 from services.core.clock import MonotonicClock
+from services.core.logs import LogSettings
 
 CONFIG = """
 backend: "onnxruntime"
@@ -119,15 +121,18 @@ class Control:
         snapshot: Snapshot | None = None,
         grace: Grace = IMPATIENT,
         first_number: int = 1,
+        start: StartSettings | None = None,
     ) -> None:
+        self.store = store or NoStore()
+        self.start = start or StartSettings(log=LogSettings())
         reconciler = Reconciler(place_version, first_number=first_number)
         self.supervisor = Supervisor(
-            reconciler, store or NoStore(), MonotonicClock(), grace=grace
+            reconciler, self.store, MonotonicClock(), grace=grace
         )
         self.supervisor.restore(snapshot or Snapshot())
         self.catalog = Catalog(self.supervisor, settings)
         self.statistics = Statistics(
-            store or NoStore(), self.supervisor.routers, MonotonicClock()
+            self.store, self.supervisor.routers, MonotonicClock()
         )
         self.channel: grpc.aio.Channel
 
@@ -181,7 +186,13 @@ def settings_of(
 @contextlib.asynccontextmanager
 async def running(control: Control) -> AsyncIterator[Control]:
     """Serve ``control`` on a unix socket for as long as the block runs."""
-    server = server_of(control.supervisor, control.catalog, control.statistics)
+    live = await live_settings(
+        control.start,
+        control.supervisor,
+        control.store,
+        first_session=control.supervisor.reconciler.table.revision,
+    )
+    server = server_of(control.supervisor, control.catalog, control.statistics, live)
     with tempfile.TemporaryDirectory() as directory:
         address = f"unix:{directory}/control.sock"
         server.add_insecure_port(address)
@@ -196,6 +207,7 @@ async def running(control: Control) -> AsyncIterator[Control]:
                 following.cancel()
                 counting.cancel()
                 await server.stop(0)
+                live.traces.close()
 
 
 def found_add_sub() -> ModelConfig:

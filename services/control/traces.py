@@ -1,0 +1,132 @@
+"""The shell around trace settings and trace files.
+
+Routers decide which request is traced and send what they saw of it; one file is
+written for all of them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from services.control.commands import SetTraces
+from services.control.router_links import RouterLink, RouterLinks
+from services.control.trace_book import Page, TraceBook
+from services.control.trace_files import TraceFiles
+from services.control.trace_records import Trace, records_of
+from services.control.trace_settings import TraceChange, TraceSettings
+
+# A router looks at its stream 50 times a second.
+PATIENCE_S: Final = 1.0
+
+
+class Traces:
+    """Owns the settings in force, and what is not written yet."""
+
+    def __init__(
+        self,
+        settings: TraceSettings,
+        routers: RouterLinks,
+        save: Callable[[TraceSettings], None],
+        files: TraceFiles,
+    ) -> None:
+        """Trace by ``settings``.
+
+        Args:
+            settings: Those of the start, or of an earlier process.
+            routers: Are told of every change.
+            save: Remembers the settings.
+            files: Are written to.
+        """
+        self._settings = settings
+        self._routers = routers
+        self._save = save
+        self._files = files
+        self._book = TraceBook()
+        self._book.follow(settings.scopes())
+        self._revision = 1
+        self._applied: dict[str, int] = {}
+        self._changed = asyncio.Event()
+        self._next_id = 1
+
+    @property
+    def settings(self) -> TraceSettings:
+        """The settings in force, with counts as far as they have come down."""
+        return self._settings
+
+    async def update(self, model: str, change: TraceChange) -> None:
+        """Change the settings of a model, or of all ("").
+
+        Returns when all routers work by the new ones; those that take too long are
+        not waited for.
+
+        Raises:
+            ServingError: they make no sense; nothing is changed then.
+        """
+        if change == TraceChange():
+            return
+        self._settings = self._settings.updated(model, change)
+        self._write(self._book.follow(self._settings.scopes()))
+        self._publish()
+        revision = self._revision
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                while self._is_behind(revision):
+                    await self._changed.wait()
+
+    def greet(self, link: RouterLink) -> None:
+        """Tell a router that has just attached of the settings."""
+        self._applied[link.router_id] = 0
+        link.tell(self._order())
+
+    def note_applied(self, router_id: str, revision: int) -> None:
+        """Note that a router works by the settings of ``revision``."""
+        self._applied[router_id] = revision
+        self._notice()
+
+    def sampled(self, router_id: str, session: int) -> None:
+        """Count a request down that a router is going to trace."""
+        self._book.sampled(router_id, session)
+        before = self._settings
+        self._settings = before.counted(session)
+        if self._settings != before:
+            self._save(self._settings)
+            if any(s.values.count == 0 for s in self._settings.scopes()):
+                # Other routers may still count on the rest of it.
+                self._publish()
+
+    def ended(self, router_id: str, session: int, trace: Trace) -> None:
+        """Take in what a router saw of a traced request."""
+        records, self._next_id = records_of(trace, self._next_id)
+        self._write(self._book.ended(router_id, session, records))
+
+    def lose(self, router_id: str) -> None:
+        """Expect nothing more from a router that left."""
+        self._applied.pop(router_id, None)
+        self._write(self._book.lost(router_id))
+        self._notice()
+
+    def close(self) -> None:
+        """Write what is left, and end the files."""
+        self._write(self._book.close())
+        self._files.close()
+
+    def _publish(self) -> None:
+        self._revision += 1
+        for link in self._routers.links():
+            link.tell(self._order())
+        self._save(self._settings)
+
+    def _order(self) -> SetTraces:
+        return SetTraces(revision=self._revision, settings=self._settings)
+
+    def _is_behind(self, revision: int) -> bool:
+        attached = (link.router_id for link in self._routers.links())
+        return any(self._applied.get(name, 0) < revision for name in attached)
+
+    def _write(self, pages: Sequence[Page]) -> None:
+        self._files.write(pages)
+
+    def _notice(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
