@@ -21,18 +21,19 @@ from services.core.datatype import DataType
 from services.core.errors import (
     InternalError,
     InvalidRequestError,
-    ModelNotFoundError,
     UnsupportedError,
 )
 from services.core.model_config import ModelConfig, ModelInput
 from services.router.learned_headers import LearnedHeaders, Verdict
 from services.router.request_timing import TIMING_PARAMETER
 from services.router.route_table import Route, RouteTable
-from services.router.typed_contents import raw_contents
+from services.router.shared_memory_registry import SharedMemoryRegistry
+from services.router.tensor_sources import Content, normal_sources
 
 Request: TypeAlias = inference_pb2.ModelInferRequest
 InputTensor: TypeAlias = inference_pb2.ModelInferRequest.InferInputTensor
 
+_NO_SHARED_MEMORY: Final = SharedMemoryRegistry()
 _RESERVED_PREFIX: Final = "triton_"
 _RESERVED_ALLOWED: Final = ("triton_enable_empty_final_response",)
 _PARAMETER_TYPES: Final = {
@@ -54,11 +55,16 @@ _BATCH_NOTE: Final = (
 class Admission:
     """The gate of one router: learned headers first, the full path behind."""
 
-    __slots__ = ("_learned", "table")
+    __slots__ = ("_learned", "_registry", "table")
 
-    def __init__(self, table: RouteTable | None = None) -> None:
-        """Admit by ``table``."""
+    def __init__(
+        self,
+        table: RouteTable | None = None,
+        registry: SharedMemoryRegistry = _NO_SHARED_MEMORY,
+    ) -> None:
+        """Admit by ``table``; ``registry`` has the clients' shared memory."""
         self.table = table or RouteTable()
+        self._registry = registry
         self._learned = LearnedHeaders()
 
     def apply(self, table: RouteTable) -> None:
@@ -69,8 +75,8 @@ class Admission:
     def admit(self, body: bytes) -> tuple[Verdict, bytes]:
         """Return the verdict on a serialized ModelInferRequest, and its bytes.
 
-        The bytes are ``body`` itself unless tensors came as typed contents; they
-        then are the same request with raw contents.
+        The bytes are ``body`` itself unless tensors came as typed contents or in
+        shared memory; they then are the same request in the form workers know.
 
         Raises:
             ServingError: the request may not run; the message says why.
@@ -78,30 +84,60 @@ class Admission:
         verdict = self._learned.find(body)
         if verdict is not None:
             return verdict, body
-        verdict, normal = admit_in_full(body, self.table)
+        verdict, normal = admit_in_full(body, self.table, self._registry)
         if normal is body:
             self._learned.learn(body, verdict)
         return verdict, normal
 
+    def admit_to(self, route: Route, body: bytes) -> tuple[Verdict, bytes]:
+        """Return the verdict as ``admit`` does, for that very route.
 
-def admit_in_full(body: bytes, table: RouteTable) -> tuple[Verdict, bytes]:
-    """Parse and validate a request without any shortcut; as ``Admission.admit``."""
+        For the steps of an ensemble: a request that has begun ends on the versions
+        it began with.
+
+        Raises:
+            ServingError: the request may not run; the message says why.
+        """
+        verdict = self._learned.find(body)
+        if verdict is not None and verdict.route.generation == route.generation:
+            return verdict, body
+        current = self.table.models.get(route.model, {}).get(route.version)
+        verdict, normal = admit_in_full(body, self.table, self._registry, route=route)
+        is_current = current is not None and current.generation == route.generation
+        if normal is body and is_current:
+            self._learned.learn(body, verdict)
+        return verdict, normal
+
+
+def admit_in_full(
+    body: bytes,
+    table: RouteTable,
+    registry: SharedMemoryRegistry = _NO_SHARED_MEMORY,
+    *,
+    route: Route | None = None,
+) -> tuple[Verdict, bytes]:
+    """Parse and validate a request without any shortcut; as ``Admission.admit``.
+
+    ``route`` is looked up unless it is given.
+    """
     try:
         request = Request.FromString(body)
     except DecodeError as error:
         message = "Unable to parse request"
         raise InternalError(message) from error
-    route = table.find(request.model_name, request.model_version)
+    route = route or table.find(request.model_name, request.model_version)
     if route.config.decoupled:
         message = (
             "ModelInfer RPC doesn't support models with decoupled transaction policy"
         )
         raise UnsupportedError(message)
     _check_parameters(request)
-    body = _with_raw_contents(request, body)
+    body, contents = normal_sources(request, body, registry)
     config = route.config
     inputs = {tensor.name: tensor for tensor in request.inputs}
     where = _request_id(request)
+    if len(inputs) < len(request.inputs):
+        raise InvalidRequestError(_repeated_input(request))
     _check_outputs(request, config)
     _check_input_names(inputs, config, where)
     rows = _batch_size(inputs, config, where)
@@ -113,10 +149,8 @@ def admit_in_full(body: bytes, table: RouteTable) -> tuple[Verdict, bytes]:
             f"{config.max_batch_size} for '{config.name}'"
         )
         raise InvalidRequestError(message)
-    for tensor, raw in reversed(
-        list(zip(request.inputs, request.raw_input_contents, strict=True))
-    ):
-        _check_size(tensor, raw, config, where)
+    for tensor, content in reversed(list(zip(request.inputs, contents, strict=True))):
+        _check_size(tensor, content, config, where)
     learnable = all(tensor.datatype != "BYTES" for tensor in request.inputs)
     verdict = Verdict(
         route=route,
@@ -126,12 +160,20 @@ def admit_in_full(body: bytes, table: RouteTable) -> tuple[Verdict, bytes]:
         wants_timing=request.parameters[TIMING_PARAMETER].bool_param
         if TIMING_PARAMETER in request.parameters
         else False,
+        priority=_natural(request, "priority"),
+        timeout_ns=_natural(request, "timeout") * 1000,
     )
     return verdict, body
 
 
 def _request_id(request: Request) -> str:
     return f"[request id: {request.id or '<id_unknown>'}] "
+
+
+def _repeated_input(request: Request) -> str:
+    names = [tensor.name for tensor in request.inputs]
+    repeated = next(name for name in names if names.count(name) > 1)
+    return f"input '{repeated}' already exists in request"
 
 
 def _check_parameters(request: Request) -> None:
@@ -149,41 +191,16 @@ def _check_parameters(request: Request) -> None:
             raise InvalidRequestError(message)
 
 
-def _with_raw_contents(request: Request, body: bytes) -> bytes:
-    """Return ``body``, rewritten if any tensor came as typed contents."""
-    model = request.model_name
-    for tensor in request.inputs:
-        region = tensor.parameters.get("shared_memory_region")
-        if region is not None:
-            message = f"Unable to find shared memory region: '{region.string_param}'"
-            raise ModelNotFoundError(message)
-        if request.raw_input_contents and tensor.HasField("contents"):
-            message = (
-                "contents field must not be specified when using raw_input_contents "
-                f"for '{tensor.name}' for model '{model}'"
-            )
-            raise InvalidRequestError(message)
-    raws = request.raw_input_contents
-    if raws:
-        if len(raws) < len(request.inputs):
-            message = (
-                "unable to find data for input tensor "
-                f"'{request.inputs[len(raws)].name}' for model '{model}' in request."
-            )
-            raise InvalidRequestError(message)
-        if len(raws) > len(request.inputs):
-            message = (
-                f"expected {len(request.inputs)} raw_input_contents for model "
-                f"'{model}', one for each input, got {len(raws)}"
-            )
-            raise InvalidRequestError(message)
-        return body
-    if not request.inputs:
-        return body
-    raws.extend([raw_contents(tensor, model) for tensor in request.inputs])
-    for tensor in request.inputs:
-        tensor.ClearField("contents")
-    return request.SerializeToString()
+def _natural(request: Request, name: str) -> int:
+    """Return an integer parameter; 0 if it is missing or negative.
+
+    Triton reads a negative number as a huge one, which no level and no timeout
+    admits: as if it were not there.
+    """
+    if name not in request.parameters:
+        return 0
+    value = request.parameters[name]
+    return max(value.int64_param, value.uint64_param, 0)
 
 
 def _check_outputs(request: Request, config: ModelConfig) -> None:
@@ -290,7 +307,7 @@ def _shape_text(shape: Sequence[int]) -> str:
 
 
 def _check_size(
-    tensor: InputTensor, raw: bytes, config: ModelConfig, where: str
+    tensor: InputTensor, content: Content, config: ModelConfig, where: str
 ) -> None:
     model, shape = config.name, tuple(tensor.shape)
     if config.max_batch_size > 0:
@@ -299,15 +316,22 @@ def _check_size(
     elements = prod(shape)
     datatype = DataType.from_protocol(tensor.datatype)
     if datatype.byte_size is None:
-        byte_tensor.validate(
-            raw, elements, tensor_name=tensor.name, model_name=model, prefix=where
-        )
+        # Strings in shared memory are looked at by the worker, who maps it.
+        if isinstance(content, bytes):
+            byte_tensor.validate(
+                content,
+                elements,
+                tensor_name=tensor.name,
+                model_name=model,
+                prefix=where,
+            )
         return
     expected = elements * datatype.byte_size
-    if expected != len(raw):
+    found = len(content) if isinstance(content, bytes) else content.byte_size
+    if expected != found:
         message = (
             f"{where}input byte size mismatch for input '{tensor.name}' for model "
-            f"'{model}'. Expected {expected}, got {len(raw)}"
+            f"'{model}'. Expected {expected}, got {found}"
         )
         raise InvalidRequestError(message)
 

@@ -7,6 +7,7 @@ streams and the REST service behind Envoy.
 
 import argparse
 import functools
+import os
 import signal
 import sys
 import time
@@ -19,7 +20,8 @@ import structlog
 
 from protos import control_pb2
 from services.core import logs
-from services.core.completion_queue import Reactor, Server
+from services.core.completion_queue import Options, Reactor, Server
+from services.core.flags import add_bool
 from services.core.process_tuning import settle
 from services.router.cold_call import cold_calls
 from services.router.control_client import ControlClient
@@ -29,6 +31,7 @@ from services.router.health import CHECK_METHOD, WATCH_METHOD, Health
 from services.router.health import SERVICE_NAME as HEALTH_SERVICE
 from services.router.infer_call import INFER_METHOD, infer_calls
 from services.router.inference import Inference
+from services.router.queue_limits import QueueLimits, hold_until
 from services.router.reflection import (
     REFLECTION_METHODS,
     reflection_calls,
@@ -38,6 +41,9 @@ from services.router.rest_infer_call import REST_INFER_METHOD, RestInferDoor
 from services.router.rest_service import RestService, rest_calls
 from services.router.route_table import RouteTable
 from services.router.servicer import InferenceServicer
+from services.router.shared_memory_objects import object_size
+from services.router.shared_memory_registry import SharedMemoryRegistry
+from services.router.shared_memory_servicer import SharedMemoryServicer
 from services.router.statistics_reporter import REPORT_EVERY_NS, StatisticsReporter
 from services.router.stream_infer import STREAM_INFER_METHOD, stream_infer_calls
 
@@ -49,6 +55,14 @@ _MANAGEMENT_THREADS: Final = 32
 _EXIT_TIMEOUT_S: Final = 30
 _QUIET_POLL_NS: Final = 20_000_000
 _LAST_REPORT_NS: Final = 1_000_000_000
+# A worker that is stopped or cut off answers no pings: its batches run elsewhere
+# after at most the sum. One that computes does answer, from a thread of C-core.
+_KEEPALIVE: Final = (
+    ("grpc.keepalive_time_ms", 2_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
 _PUBLIC_SERVICES: Final = (
     "inference.GRPCInferenceService",
     HEALTH_SERVICE,
@@ -74,9 +88,36 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--control", required=True, help="unix:PATH or HOST:PORT")
     parser.add_argument("--http-max-input-size", type=int, default=64 << 20)
+    add_bool(
+        parser,
+        "--allow-client-shm",
+        default=False,
+        text="let clients share memory with workers on their host",
+    )
+    parser.add_argument(
+        "--no-worker-timeout",
+        type=float,
+        default=10.0,
+        metavar="SECS",
+        help="how long requests wait while no worker serves their model",
+    )
+    parser.add_argument(
+        "--max-queue-bytes",
+        type=int,
+        default=1 << 30,
+        help="requests of one model version that wait together",
+    )
     parser.add_argument("--exit-timeout-secs", type=int, default=_EXIT_TIMEOUT_S)
     parser.add_argument("--log-verbose", type=int, default=0)
     return parser.parse_args(argv)
+
+
+def _limits(settings: argparse.Namespace) -> QueueLimits:
+    return QueueLimits(
+        no_worker_timeout_ns=int(settings.no_worker_timeout * 1e9),
+        max_queue_bytes=settings.max_queue_bytes,
+        hold_until=hold_until(os.environ),
+    )
 
 
 class RouterApp:
@@ -86,7 +127,15 @@ class RouterApp:
         """Build everything; nothing listens yet."""
         self._settings = settings
         self._reactor = Reactor()
-        self._inference = Inference(self._reactor, self._readiness_changed)
+        self._shared_memory = SharedMemoryRegistry(
+            is_allowed=settings.allow_client_shm, size_of=object_size
+        )
+        self._inference = Inference(
+            self._reactor,
+            self._readiness_changed,
+            shared_memory=self._shared_memory,
+            limits=_limits(settings),
+        )
         self._pool = ThreadPoolExecutor(_COLD_THREADS, thread_name_prefix="cold")
         self._management = ThreadPoolExecutor(_MANAGEMENT_THREADS, "management")
         self._forwarder = ControlForwarder(settings.control)
@@ -94,7 +143,7 @@ class RouterApp:
         self._public_health = Health(self._is_serving)
         self._internal_health = Health(lambda service: None if service else True)
         self._public = self._server(self._public_health)
-        self._internal = self._server(self._internal_health)
+        self._internal = self._server(self._internal_health, _KEEPALIVE)
         self._internal.add_method(SERVE_METHOD, self._inference.dispatcher.accept)
         self._add_rest(self._internal, settings.http_max_input_size)
         self._control = ControlClient(
@@ -134,11 +183,15 @@ class RouterApp:
         self._management.shutdown(wait=False, cancel_futures=True)
         self._forwarder.close()
 
-    def _server(self, health: Health) -> Server:
-        server = Server(self._reactor)
+    def _server(self, health: Health, options: Options = ()) -> Server:
+        server = Server(self._reactor, options)
         server.add_hot_method(INFER_METHOD, infer_calls(self._inference))
         server.add_method(STREAM_INFER_METHOD, stream_infer_calls(self._inference))
-        for name, handle in self._servicer.methods().items():
+        methods = {
+            **self._servicer.methods(),
+            **SharedMemoryServicer(self._shared_memory).methods(),
+        }
+        for name, handle in methods.items():
             server.add_method(name, cold_calls(handle, self._pool))
         for name, handle in self._forwarder.methods().items():
             server.add_method(name, cold_calls(handle, self._management))
@@ -153,7 +206,9 @@ class RouterApp:
             self._inference, self._reactor, self._pool, max_input_bytes
         )
         server.add_hot_method(REST_INFER_METHOD, door.accept)
-        service = RestService(self._inference, self._forwarder.methods())
+        service = RestService(
+            self._inference, self._forwarder.methods(), self._shared_memory
+        )
         for name, handle in service.methods().items():
             is_forwarded = name.rpartition("/")[2] in FORWARDED_METHODS
             pool = self._management if is_forwarded else self._pool

@@ -19,12 +19,14 @@ from services.router.inference import Inference
 from services.router.model_metadata import model_metadata
 from services.router.rest_http_body import RestCall
 from services.router.rest_response import HttpReply
+from services.router.rest_shared_memory import RestSharedMemory
 from services.router.rest_status import rest_status
 from services.router.servicer import (
     EXTENSIONS,
     SERVER_NAME,
     SERVICE,
 )
+from services.router.shared_memory_registry import SharedMemoryRegistry
 
 REST_SERVICE: Final = "/nereid.rest.RestService/"
 
@@ -40,14 +42,23 @@ class RestService:
         self,
         inference: Inference,
         forwarded: Mapping[str, ColdMethod],
+        shared_memory: SharedMemoryRegistry,
     ) -> None:
         """Answer for ``inference``; ``forwarded`` are control's methods by name."""
+        self._shared_memory = RestSharedMemory(shared_memory)
         self._inference = inference
         self._forwarded = forwarded
 
     def methods(self) -> Mapping[str, RestMethod]:
         """Return the methods by their full names."""
+        memory = self._shared_memory
         return {
+            REST_SERVICE + "SystemSharedMemoryStatus": memory.system_status,
+            REST_SERVICE + "SystemSharedMemoryRegister": memory.system_register,
+            REST_SERVICE + "SystemSharedMemoryUnregister": memory.system_unregister,
+            REST_SERVICE + "CudaSharedMemoryStatus": memory.cuda_status,
+            REST_SERVICE + "CudaSharedMemoryRegister": memory.cuda_register,
+            REST_SERVICE + "CudaSharedMemoryUnregister": memory.cuda_unregister,
             REST_SERVICE + "ServerLive": self.server_live,
             REST_SERVICE + "ServerReady": self.server_ready,
             REST_SERVICE + "ServerMetadata": self.server_metadata,

@@ -191,6 +191,7 @@ def _router(settings: StackSettings, places: Places) -> ProcessSpec:
             f"--internal-listen={places.router_target}",
             f"--control={places.control_target}",
             *(() if limit is None else (f"--http-max-input-size={limit}",)),
+            *settings.router_flags,
         ),
         ready=GrpcHealth(target=places.router_target),
         stop_grace_s=settings.exit_timeout_s + ROUTER_EXTRA_GRACE_S,

@@ -37,6 +37,7 @@ class StackSettings:
         grpc: Where gRPC listens; None if it is switched off.
         metrics: Where metrics listen; None if they are switched off.
         control_flags: Handed on to control as they are.
+        router_flags: Handed on to the router as they are.
         http_max_input_bytes: The largest REST body; None leaves the default.
         exit_on_error: Whether a model that fails at the start ends the stack.
         exit_timeout_s: How long a stop waits for requests in flight.
@@ -52,6 +53,7 @@ class StackSettings:
     grpc: Door | None
     metrics: Door | None
     control_flags: tuple[str, ...] = ()
+    router_flags: tuple[str, ...] = ()
     http_max_input_bytes: int | None = None
     exit_on_error: bool = True
     exit_timeout_s: int = 30
@@ -90,6 +92,7 @@ def settings_of(line: CommandLine) -> StackSettings:
         if _last(values, "allow-metrics", default=True)
         else None,
         control_flags=_control_flags(values),
+        router_flags=_router_flags(values),
         http_max_input_bytes=_integer_or_none(values, "http-max-input-size"),
         exit_on_error=bool(_last(values, "exit-on-error", default=True)),
         exit_timeout_s=_integer_or_none(values, "exit-timeout-secs", default=30) or 0,
@@ -160,6 +163,14 @@ def _control_flags(values: Values) -> tuple[str, ...]:
     seconds = _integer_or_none(values, "repository-poll-secs")
     if seconds is not None:
         flags.append(f"--repository-poll-secs={seconds}")
+    return tuple(flags)
+
+
+def _router_flags(values: Values) -> tuple[str, ...]:
+    """Return what the router reads itself."""
+    flags = []
+    if _last(values, "allow-client-shm", default=False):
+        flags.append("--allow-client-shm=true")
     return tuple(flags)
 
 

@@ -102,9 +102,12 @@ def shares(
     message: inference_pb2.ModelInferRequest, name: str, where: SharedMemoryRegion
 ) -> None:
     """Have the input or output ``name`` lie in shared memory."""
-    for tensor in (*message.inputs, *message.outputs):
+    for tensor in message.inputs:
         if tensor.name == name:
             tensor.parameters[REGION_PARAMETER].string_param = where.encode()
+    for output in message.outputs:
+        if output.name == name:
+            output.parameters[REGION_PARAMETER].string_param = where.encode()
 
 
 def test_a_request_is_answered_from_and_into_shared_memory(
