@@ -17,6 +17,7 @@ from services.core.completion_queue import (
 )
 from services.core.wire_format import length_prefix
 from services.router.pending_request import Execution
+from services.router.route_scheduler import RouteScheduler
 from services.router.scheduler import Scheduler
 
 _log = structlog.get_logger(__name__)
@@ -147,7 +148,7 @@ class Dispatcher:
             if stream.open:
                 self._begin(stream, scheduler)
 
-    def unregister(self, scheduler: Scheduler) -> None:
+    def unregister(self, scheduler: RouteScheduler) -> None:
         """Forget ``scheduler``; it parts from its instances itself."""
         self._schedulers.pop(scheduler.route.generation, None)
 

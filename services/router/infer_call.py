@@ -12,7 +12,7 @@ from services.core.completion_queue import (
     UnaryCall,
 )
 from services.router.inference import Inference
-from services.router.scheduler import Scheduler
+from services.router.route_scheduler import RouteScheduler
 
 INFER_METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -49,7 +49,7 @@ class InferCall(UnaryCall):
     ) -> None:
         """Take over a call and hand it to ``inference`` when its body is here."""
         self._inference = inference
-        self.scheduler: Scheduler | None = None
+        self.scheduler: RouteScheduler | None = None
         super().__init__(call, method, metadata)
 
     def received(self, message: bytes) -> None:

@@ -5,7 +5,7 @@ Every door (gRPC, REST, streams) hands its requests in here.
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import structlog
@@ -14,9 +14,11 @@ from services.core.completion_queue import Reactor
 from services.core.errors import ModelNotReadyError, ServingError, StoppingError
 from services.router.admission import Admission
 from services.router.dispatcher import Dispatcher
+from services.router.ensemble_run import EnsembleScheduler, when_all_present_end
 from services.router.pending_request import PendingRequest, refuse
 from services.router.queue_limits import QueueLimits
 from services.router.retries import Isolation
+from services.router.route_scheduler import RouteScheduler
 from services.router.route_table import Route, RouteTable
 from services.router.scheduler import Scheduler
 from services.router.shared_memory_registry import SharedMemoryRegistry
@@ -30,7 +32,7 @@ _STOPPING_TEXT = "GRPC server is shutting down and has stopped accepting new req
 class SubmittedRequest(PendingRequest, Protocol):
     """A request as its door hands it in; the scheduler is filled in here."""
 
-    scheduler: Scheduler | None
+    scheduler: RouteScheduler | None
 
 
 class Inference:
@@ -60,8 +62,8 @@ class Inference:
         self._isolation = Isolation()
         self._reactor = reactor
         self._admission = Admission(registry=shared_memory or SharedMemoryRegistry())
-        self._schedulers: dict[int, Scheduler] = {}
-        self._retired: set[Scheduler] = set()
+        self._schedulers: dict[int, RouteScheduler] = {}
+        self._retired: set[RouteScheduler] = set()
         self.dispatcher = Dispatcher(on_instances_changed)
         self.statistics = StatisticsLedger()
         self.stopping = False
@@ -74,8 +76,7 @@ class Inference:
     @property
     def is_quiet(self) -> bool:
         """Whether every admitted request has been answered."""
-        everyone = (*self._schedulers.values(), *self._retired)
-        return all(scheduler.is_quiet for scheduler in everyone)
+        return all(scheduler.is_quiet for scheduler in self._everyone())
 
     def submit(self, request: SubmittedRequest, body: bytes) -> None:
         """Admit a serialized ModelInferRequest, or refuse it with the reason."""
@@ -110,9 +111,34 @@ class Inference:
             if generation not in self._schedulers:
                 self._begin(route)
         self._admission.apply(table)
+        for scheduler in retiring:
+            self._withdraw(scheduler)
+        for scheduler in self._schedulers.values():
+            if isinstance(scheduler, EnsembleScheduler):
+                scheduler.bind(self._scheduler_for)
+        if retiring:
+            self._retire(retiring, applied)
+        else:
+            applied()
+
+    def _withdraw(self, scheduler: RouteScheduler) -> None:
+        """Send no more clients to ``scheduler``; refuse who would wait for ever."""
+        del self._schedulers[scheduler.route.generation]
+        self._retired.add(scheduler)
+        if not scheduler.has_instance:
+            message = (
+                f"Request for unknown model: '{scheduler.route.model}' version "
+                f"{scheduler.route.version} is not at ready state"
+            )
+            scheduler.refuse_all(ModelNotReadyError(message))
+
+    def _retire(
+        self, retiring: Collection[RouteScheduler], applied: Callable[[], None]
+    ) -> None:
+        """Let go of ``retiring`` once they have nothing left to do."""
         waiting = len(retiring)
 
-        def retired(scheduler: Scheduler) -> None:
+        def retired(scheduler: RouteScheduler) -> None:
             nonlocal waiting
             waiting -= 1
             self._retired.discard(scheduler)
@@ -121,20 +147,15 @@ class Inference:
             if waiting == 0:
                 applied()
 
-        if not retiring:
-            applied()
-        for scheduler in retiring:
-            del self._schedulers[scheduler.route.generation]
-            self._retired.add(scheduler)
-            if not scheduler.has_instance:
-                message = (
-                    f"Request for unknown model: '{scheduler.route.model}' version "
-                    f"{scheduler.route.version} is not at ready state"
-                )
-                scheduler.refuse_all(ModelNotReadyError(message))
-            scheduler.when_quiet(functools.partial(retired, scheduler))
+        def retire() -> None:
+            for scheduler in retiring:
+                scheduler.when_quiet(functools.partial(retired, scheduler))
 
-    def scheduler_of(self, route: Route) -> Scheduler | None:
+        # What ensembles have begun ends on the versions it began with.
+        ensembles = [s for s in self._everyone() if isinstance(s, EnsembleScheduler)]
+        when_all_present_end(ensembles, retire)
+
+    def scheduler_of(self, route: Route) -> RouteScheduler | None:
         """Return who schedules ``route`` now."""
         return self._schedulers.get(route.generation)
 
@@ -150,7 +171,7 @@ class Inference:
     def waiting(self) -> dict[tuple[str, int], int]:
         """Return how many requests wait for execution, for versions with any."""
         counts: dict[tuple[str, int], int] = {}
-        for scheduler in (*self._schedulers.values(), *self._retired):
+        for scheduler in self._everyone():
             if scheduler.waiting:
                 key = (scheduler.route.model, scheduler.route.version)
                 counts[key] = counts.get(key, 0) + scheduler.waiting
@@ -166,10 +187,28 @@ class Inference:
 
     def close(self) -> None:
         """Refuse who still waits and part from all workers."""
-        for scheduler in (*self._schedulers.values(), *self._retired):
+        for scheduler in self._everyone():
             scheduler.close()
 
+    def _everyone(self) -> tuple[RouteScheduler, ...]:
+        """Return who may have requests, ensembles before what may be in them."""
+        everyone = (*self._schedulers.values(), *self._retired)
+        return tuple(sorted(everyone, key=_is_plain))
+
+    def _scheduler_for(self, model: str, version: str) -> RouteScheduler | None:
+        try:
+            route = self.table.find(model, version)
+        except ServingError:
+            return None
+        return self._schedulers.get(route.generation)
+
     def _begin(self, route: Route) -> None:
+        if route.config.ensemble is not None:
+            counted = self.statistics.of(route.model, route.version)
+            ensemble = EnsembleScheduler(route, self._admission, counted)
+            self._schedulers[route.generation] = ensemble
+            _log.info("route added", model=route.model, version=route.version)
+            return
         scheduler = Scheduler(
             route, self._reactor, limits=self._limits, isolation=self._isolation
         )
@@ -177,3 +216,7 @@ class Inference:
         self._schedulers[route.generation] = scheduler
         self.dispatcher.register(scheduler)
         _log.info("route added", model=route.model, version=route.version)
+
+
+def _is_plain(scheduler: RouteScheduler) -> bool:
+    return not isinstance(scheduler, EnsembleScheduler)

@@ -24,7 +24,7 @@ from services.router.inference import Inference
 from services.router.rest_plan import ModelView, ReplyPlan, RestInfer
 from services.router.rest_response import HttpReply
 from services.router.rest_status import rest_status, text_headers
-from services.router.scheduler import Scheduler
+from services.router.route_scheduler import RouteScheduler
 
 REST_INFER_METHOD: Final = "/nereid.rest.RestService/ModelInfer"
 
@@ -76,7 +76,7 @@ class RestInferCall(StreamCall):
         self._chunks: list[bytes] = []
         self._size_bytes = 0
         self._plan: ReplyPlan | None = None
-        self.scheduler: Scheduler | None = None
+        self.scheduler: RouteScheduler | None = None
         self.read()
 
     def received(self, message: bytes) -> None:

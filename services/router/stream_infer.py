@@ -19,7 +19,7 @@ from services.core.completion_queue import (
 )
 from services.core.wire_format import length_prefix
 from services.router.inference import Inference
-from services.router.scheduler import Scheduler
+from services.router.route_scheduler import RouteScheduler
 
 STREAM_INFER_METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 
@@ -61,7 +61,7 @@ class StreamedRequest:
         self._stream = stream
         self.body = body
         self.open = True
-        self.scheduler: Scheduler | None = None
+        self.scheduler: RouteScheduler | None = None
 
     def answer(self, message: bytes) -> None:
         """Send the response, marked as the only one."""

@@ -1,0 +1,62 @@
+"""What the doors and the inference core know of whoever takes a route's requests."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from services.core.errors import ServingError
+from services.router.pending_request import PendingRequest
+from services.router.route_table import Route
+from services.router.statistics import ModelStatistics
+
+
+class RouteScheduler(Protocol):
+    """Takes the admitted requests of one generation: batches them, or runs a graph.
+
+    All on the reactor's thread.
+    """
+
+    statistics: ModelStatistics
+
+    @property
+    def route(self) -> Route:
+        """Whose requests it takes."""
+        ...
+
+    @property
+    def has_instance(self) -> bool:
+        """Whether a request would be executed now."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Requests in its queue."""
+        ...
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everyone has been answered."""
+        ...
+
+    def enqueue(self, request: PendingRequest) -> None:
+        """Take an admitted request."""
+        ...
+
+    def time(self, request: PendingRequest) -> None:
+        """Have the times of ``request`` added to its response."""
+        ...
+
+    def forget(self, request: PendingRequest) -> None:
+        """Drop a request whose client has left."""
+        ...
+
+    def when_quiet(self, callback: Callable[[], None]) -> None:
+        """Call back, once, as soon as everyone here has been answered."""
+        ...
+
+    def refuse_all(self, error: ServingError) -> None:
+        """Answer everyone who waits with ``error``."""
+        ...
+
+    def close(self) -> None:
+        """Refuse everyone who waits and part from the instances."""
+        ...
