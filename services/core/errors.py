@@ -54,5 +54,9 @@ class BackendError(ServingError):
     """The runtime failed on a request that was in order."""
 
 
+class ExhaustedError(ServingError):
+    """A batch did not fit on its device; a smaller one might."""
+
+
 class InternalError(ServingError):
     """A failure the protocol reports as internal, told in full."""

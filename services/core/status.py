@@ -9,6 +9,7 @@ from services.core.errors import (
     AlreadyExistsError,
     BackendError,
     DeadlineExceededError,
+    ExhaustedError,
     InternalError,
     InvalidRequestError,
     ModelNotFoundError,
@@ -31,6 +32,7 @@ STATUS_CODES: Final[Mapping[type[ServingError], grpc.StatusCode]] = {
     DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
     UnsupportedError: grpc.StatusCode.UNIMPLEMENTED,
     BackendError: grpc.StatusCode.INTERNAL,
+    ExhaustedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     InternalError: grpc.StatusCode.INTERNAL,
 }
 

@@ -6,11 +6,12 @@ from typing import Final
 import structlog
 
 from services.core.clock import Clock
-from services.core.errors import BackendError, ServingError
+from services.core.errors import ExhaustedError, ServingError
 from services.worker import wire
 from services.worker.backend import Backend
 from services.worker.batch import Batch, Refusal
 from services.worker.batch_decoder import BatchDecoder
+from services.worker.exhaustion import is_exhaustion
 from services.worker.reply_encoder import Part, ReplyEncoder, encode_error
 from services.worker.request_reader import RequestReader
 from services.worker.scatter import scatter
@@ -80,8 +81,9 @@ class Execution:
 
     def _fail(self, batch: Batch | UniformBatch, error: Exception) -> list[Part]:
         """Answer every request with ``error``, refused ones with their own."""
-        if isinstance(error, MemoryError):
-            error = BackendError(f"out of memory: {error}")
+        if is_exhaustion(error):
+            is_ours = isinstance(error, MemoryError)
+            error = ExhaustedError(f"out of memory: {error}" if is_ours else str(error))
         if not isinstance(error, ServingError):
             _log.error(
                 "a batch failed unexpectedly",

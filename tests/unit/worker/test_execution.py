@@ -31,6 +31,7 @@ from tests.unit.worker.puppets import ManualClock, PuppetBackend
 A = ints(1, 2, 3, 4)
 B = ints(10, 20, 30, 40)
 INTERNAL = 13
+RESOURCE_EXHAUSTED = 8
 INVALID_ARGUMENT = 3
 
 
@@ -179,7 +180,7 @@ def test_out_of_memory_is_told_and_survived() -> None:
     execution = Execution(signature(), failing(MemoryError("64 GiB")), ManualClock())
     for _ in range(2):
         (answer,) = answers(execution.run(batch(request({"A": A, "B": B}))))
-        assert answer.error == (INTERNAL, "out of memory: 64 GiB")
+        assert answer.error == (RESOURCE_EXHAUSTED, "out of memory: 64 GiB")
 
 
 def test_a_bug_is_not_explained_to_the_client() -> None:
