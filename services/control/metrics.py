@@ -1,79 +1,64 @@
-"""Control's part of the Prometheus page.
+"""What the Prometheus page tells of the stack itself. Pure.
 
-Source: Prometheus' text exposition format, version 0.0.4; ``nv_`` names are Triton's.
+Source: the name that begins with ``nv_`` is Triton's; Nereid has no pinned memory.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
-from services.control.model_registry import VersionKey
+from services.control.prometheus import Family, gauge
+from services.control.prometheus import counter as counter_family
 from services.control.route_table import VersionRoute
 from services.core.lifecycle import ModelState
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the page shows.
+    """What is known of the stack.
 
     Attributes:
         routes: All versions.
         worker_count: Attached workers.
+        lost_workers: How many have been lost since control started.
         router_count: Attached routers.
-        load_durations_s: Of each version's last load.
+        loop_lags_s: How late each router's loop was at worst, lately.
     """
 
     routes: tuple[VersionRoute, ...]
     worker_count: int
+    lost_workers: int
     router_count: int
-    load_durations_s: Mapping[VersionKey, float]
+    loop_lags_s: Mapping[str, float] = field(default_factory=dict)
 
 
-def render(measured: Measured) -> str:
-    """Return the page."""
+def families(measured: Measured) -> Iterator[Family]:
+    """Yield the families of the stack."""
     states = Counter(route.state for route in measured.routes)
-    families = (
-        _gauge(
-            "nereid_models",
-            "Number of model versions in each state",
-            (({"state": state.value}, states[state]) for state in ModelState),
-        ),
-        _gauge(
-            "nereid_workers",
-            "Number of attached workers",
-            [({}, measured.worker_count)],
-        ),
-        _gauge(
-            "nereid_routers",
-            "Number of attached routers",
-            [({}, measured.router_count)],
-        ),
-        _gauge(
-            "nv_model_load_duration_secs",
-            "Model load time in seconds",
-            (
-                ({"model": model, "version": str(version)}, seconds)
-                for (model, version), seconds in sorted(
-                    measured.load_durations_s.items()
-                )
-            ),
-        ),
+    yield gauge(
+        "nereid_models",
+        "Number of model versions in each state",
+        *(({"state": state.value}, states[state]) for state in ModelState),
     )
-    return "".join(f"{line}\n" for family in families for line in family)
-
-
-def _gauge(
-    name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float]]
-) -> Iterator[str]:
-    yield f"# HELP {name} {text}"
-    yield f"# TYPE {name} gauge"
-    for labels, value in samples:
-        pairs = ",".join(f'{key}="{_escape(each)}"' for key, each in labels.items())
-        yield f"{name}{{{pairs}}} {value}" if pairs else f"{name} {value}"
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    yield gauge(
+        "nereid_workers", "Number of attached workers", ({}, measured.worker_count)
+    )
+    yield counter_family(
+        "nereid_worker_losses_total",
+        "Number of workers that were lost or replaced",
+        ({}, measured.lost_workers),
+    )
+    yield gauge(
+        "nereid_routers", "Number of attached routers", ({}, measured.router_count)
+    )
+    yield gauge(
+        "nereid_router_loop_lag_seconds",
+        "The latest that a router was for its own timer since its last report",
+        *(({"router": each}, lag) for each, lag in measured.loop_lags_s.items()),
+    )
+    for what in ("total", "used"):
+        yield gauge(
+            f"nv_pinned_memory_pool_{what}_bytes",
+            f"Pinned memory pool {what} memory size, in bytes",
+            ({}, 0),
+        )

@@ -1,22 +1,55 @@
 """Serves the Prometheus page as an HTTP body."""
 
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import grpc
 from google.api.httpbody_pb2 import HttpBody
 
 from protos import rest_pb2, rest_pb2_grpc
-from services.control.metrics import CONTENT_TYPE, Measured, render
+from protos.model_config_pb2 import ModelConfig
+from services.control import inference_metrics, metrics
+from services.control.host import Host
+from services.control.inference_metrics import (
+    FIRST_RESPONSE_FAMILY,
+    LATENCY_PHASES,
+    MeasuredVersion,
+)
+from services.control.model_registry import VersionKey
+from services.control.prometheus import CONTENT_TYPE, Family, render
 from services.control.route_table import routes_of
+from services.control.statistics import Statistics
+from services.control.statistics_totals import Counted
 from services.control.supervisor import Supervisor
+from services.core.clock import Clock
+from services.core.lifecycle import ModelState
+from services.core.statistics_fields import FIRST_RESPONSE_BOUNDS_MS, Phase
+
+_MOST_CONFIGS = 4096
 
 
 class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
-    """What control knows of the stack."""
+    """One page for the whole stack."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        """Serve what ``supervisor`` knows."""
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        statistics: Statistics,
+        clock: Clock,
+    ) -> None:
+        """Show what ``supervisor`` and ``statistics`` know.
+
+        Args:
+            supervisor: Knows versions, workers and routers.
+            statistics: What was counted, and what is to be shown.
+            clock: For the summaries' windows.
+        """
         self._supervisor = supervisor
+        self._statistics = statistics
+        self._settings = statistics.metrics
+        self._clock = clock
+        self._host = Host(statistics.metrics)
 
     async def Metrics(
         self,
@@ -24,10 +57,85 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
         context: grpc.aio.ServicerContext[Any, Any],  # noqa: ARG002
     ) -> HttpBody:
         """Return the page."""
-        measured = Measured(
-            routes=routes_of(self._supervisor.reconciler.registry),
-            worker_count=self._supervisor.worker_count,
-            router_count=self._supervisor.router_count,
-            load_durations_s=self._supervisor.load_durations.seconds(),
+        versions = await self._versions()
+        families: list[Family] = [
+            *inference_metrics.families(versions, self._settings),
+            *metrics.families(self._stack()),
+            *self._host.families(self._clock.now_ns()),
+        ]
+        return HttpBody(content_type=CONTENT_TYPE, data=render(families).encode())
+
+    def _stack(self) -> metrics.Measured:
+        supervisor = self._supervisor
+        return metrics.Measured(
+            routes=routes_of(supervisor.reconciler.registry),
+            worker_count=supervisor.worker_count,
+            lost_workers=supervisor.lost_workers,
+            router_count=supervisor.router_count,
+            loop_lags_s=self._statistics.loop_lags_s(),
         )
-        return HttpBody(content_type=CONTENT_TYPE, data=render(measured).encode())
+
+    async def _versions(self) -> list[MeasuredVersion]:
+        """Measure the versions that are ready."""
+        totals = await self._statistics.totals()
+        waiting = self._statistics.waiting()
+        load_durations_s = self._supervisor.load_durations.seconds()
+        versions = []
+        for route in routes_of(self._supervisor.reconciler.registry):
+            if route.state is not ModelState.READY:
+                continue
+            key = (route.model, route.version)
+            config = _config(route.config)
+            versions.append(
+                MeasuredVersion(
+                    key=key,
+                    counted=totals.get(key, Counted()),
+                    waiting=waiting.get(key, 0),
+                    load_s=load_durations_s.get(key),
+                    tags=dict(config.metric_tags),
+                    gpu_uuid=self._gpu_of(key),
+                    has_cache=config.response_cache.enable,
+                    is_decoupled=config.model_transaction_policy.decoupled,
+                    first_response_bounds_ms=_first_response_bounds_ms(config),
+                    quantiles_ns=self._quantiles_ns(key),
+                )
+            )
+        return versions
+
+    def _quantiles_ns(self, key: VersionKey) -> Mapping[Phase, Sequence[float | None]]:
+        settings = self._settings
+        if not settings.summary_latencies:
+            return {}
+        now_ns = self._clock.now_ns()
+        quantiles = self._statistics.windows.quantiles
+        return {
+            phase: quantiles(key, phase, settings.summary_quantiles, now_ns)
+            for phase in LATENCY_PHASES
+        }
+
+    def _gpu_of(self, key: VersionKey) -> str:
+        """Return the UUID of the only GPU that serves a version, "" if there is none.
+
+        What is counted is counted for all instances together.
+        """
+        reconciler = self._supervisor.reconciler
+        generation = reconciler.registry.serving(key)
+        placed = generation.placed if generation else {}
+        uuids = {
+            worker.device_uuid
+            for worker in reconciler.workers
+            if worker.worker_id in placed
+        }
+        return uuids.pop() if len(uuids) == 1 else ""
+
+
+@lru_cache(_MOST_CONFIGS)
+def _config(message: bytes) -> ModelConfig:
+    return ModelConfig.FromString(message)
+
+
+def _first_response_bounds_ms(config: ModelConfig) -> Sequence[float]:
+    for control in config.model_metrics.metric_control:
+        if control.metric_identifier.family == FIRST_RESPONSE_FAMILY:
+            return tuple(control.histogram_options.buckets)
+    return FIRST_RESPONSE_BOUNDS_MS

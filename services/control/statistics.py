@@ -12,8 +12,13 @@ from typing import Final, Never
 
 import structlog
 
-from services.control.commands import AcknowledgeStatistics, CollectStatistics
+from services.control.commands import (
+    AcknowledgeStatistics,
+    CollectStatistics,
+    SetStatistics,
+)
 from services.control.latency_windows import LatencyWindows
+from services.control.metrics_settings import MetricsSettings
 from services.control.model_registry import VersionKey
 from services.control.router_links import RouterLink, RouterLinks
 from services.control.statistics_totals import Counted, StatisticsReport, sum_of
@@ -32,14 +37,22 @@ _LONGEST_DELAY_S: Final = 5.0
 class Statistics:
     """Takes in the routers' reports and answers what was counted in all."""
 
-    def __init__(self, store: Store, routers: RouterLinks, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        routers: RouterLinks,
+        clock: Clock,
+        metrics: MetricsSettings | None = None,
+    ) -> None:
         """Begin without any report.
 
         Args:
             store: Keeps the counters.
             routers: Who is asked before a read.
             clock: For the sliding windows.
+            metrics: What will be shown of them.
         """
+        self.metrics = metrics or MetricsSettings()
         self.windows = LatencyWindows()
         self._store = store
         self._routers = routers
@@ -56,6 +69,11 @@ class Statistics:
         # Held while the store and what is pending do not fit together.
         self._in_step = asyncio.Lock()
         self._changed = asyncio.Event()
+
+    @property
+    def order(self) -> SetStatistics:
+        """What routers are told to count."""
+        return SetStatistics(latency_distributions=self.metrics.summary_latencies)
 
     def take(self, router_id: str, report: StatisticsReport) -> None:
         """Take in a report; one that came before is not counted again."""

@@ -163,6 +163,19 @@ def _control_flags(values: Values) -> tuple[str, ...]:
     seconds = _integer_or_none(values, "repository-poll-secs")
     if seconds is not None:
         flags.append(f"--repository-poll-secs={seconds}")
+    return (*flags, *_metrics_flags(values))
+
+
+def _metrics_flags(values: Values) -> tuple[str, ...]:
+    """Return what control reads of the metrics."""
+    flags = [f"--metrics-config={value}" for value in values.get("metrics-config", ())]
+    flags += [
+        f"--{name}=false"
+        for name in ("allow-cpu-metrics", "allow-gpu-metrics")
+        if not _last(values, name, default=True)
+    ]
+    if "metrics-interval-ms" in values:
+        flags.append(f"--metrics-interval-ms={values['metrics-interval-ms'][-1]}")
     return tuple(flags)
 
 

@@ -69,6 +69,22 @@ def test_control_gets_its_flags_in_its_own_spelling() -> None:
     assert not given.exit_on_error
 
 
+def test_the_metrics_flags_are_controls() -> None:
+    given = settings(
+        "--metrics-config=summary_latencies=true",
+        "--metrics-config=summary_quantiles=0.5:0.05",
+        "--allow-gpu-metrics=false",
+        "--allow-cpu-metrics",
+        "--metrics-interval-ms=500",
+    )
+    assert given.control_flags[2:] == (
+        "--metrics-config=summary_latencies=true",
+        "--metrics-config=summary_quantiles=0.5:0.05",
+        "--allow-gpu-metrics=false",
+        "--metrics-interval-ms=500.0",
+    )
+
+
 def test_the_log_flags_become_log_settings() -> None:
     given = settings("--log-verbose=2", "--log-info=false", "--log-format=ISO8601")
     assert given.log == LogSettings(verbose=2, info=False, iso8601=True)

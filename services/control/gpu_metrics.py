@@ -1,0 +1,93 @@
+"""The GPUs of this host, by NVML if its Python package and a driver are here.
+
+Source: names and units are Triton's; NVML tells milliwatts and millijoules.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import structlog
+
+from services.control.prometheus import Family, Labels, gauge
+
+_log = structlog.get_logger(__name__)
+
+_METRICS: Final[tuple[tuple[str, str, Callable[[Any, Any], float]], ...]] = (
+    (
+        "nv_gpu_utilization",
+        "GPU utilization rate [0.0 - 1.0)",
+        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    ),
+    (
+        "nv_gpu_memory_total_bytes",
+        "GPU total memory, in bytes",
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).total,
+    ),
+    (
+        "nv_gpu_memory_used_bytes",
+        "GPU used memory, in bytes",
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+    ),
+    (
+        "nv_gpu_power_usage",
+        "GPU power usage in watts",
+        lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    ),
+    (
+        "nv_gpu_power_limit",
+        "GPU power management limit in watts",
+        lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
+    ),
+    (
+        "nv_energy_consumption",
+        "GPU energy consumption in joules since the Triton Server started",
+        lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
+    ),
+)
+
+
+class Gpus:
+    """All GPUs of the host; none where there is no NVML."""
+
+    def __init__(self, nvml_module: str = "pynvml") -> None:
+        """Open NVML if that is possible.
+
+        Args:
+            nvml_module: Which offers NVML's functions by their C names.
+        """
+        self._nvml: Any = None
+        self._gpus: dict[str, Any] = {}
+        try:
+            nvml: Any = importlib.import_module(nvml_module)
+        except ImportError:
+            return
+        try:
+            nvml.nvmlInit()
+            for index in range(nvml.nvmlDeviceGetCount()):
+                gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+                self._gpus[_text(nvml.nvmlDeviceGetUUID(gpu))] = gpu
+        except nvml.NVMLError as error:
+            _log.info("no metrics of GPUs", reason=str(error))
+            return
+        self._nvml = nvml
+
+    def families(self) -> Iterator[Family]:
+        """Yield the families of all GPUs; what one does not tell is left out."""
+        for name, text, read in _METRICS:
+            samples: list[tuple[Labels, float]] = []
+            for uuid, gpu in self._gpus.items():
+                value = self._read(read, gpu)
+                if value is not None:
+                    samples.append(({"gpu_uuid": uuid}, value))
+            yield gauge(name, text, *samples)
+
+    def _read(self, read: Callable[[Any, Any], float], gpu: object) -> float | None:
+        try:
+            return read(self._nvml, gpu)
+        except self._nvml.NVMLError:
+            return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
