@@ -17,7 +17,7 @@ from services.control.config_pbtxt import ConfigText
 from services.control.ensemble_members import members_of
 from services.control.inspections import InspectionFailedError
 from services.control.instance_groups import depends_on_devices
-from services.control.model_registry import Member, VersionSpec, Worker
+from services.control.model_registry import VersionSpec, Worker
 from services.control.placement import gpus_of
 from services.control.repository import ModelFolder
 from services.control.version_policy import served_versions
@@ -85,14 +85,6 @@ def written_config(folder: ModelFolder, override: str | None) -> ConfigText:
     if folder.config is None:
         return config_pbtxt.absent()
     return config_pbtxt.parse(config_pbtxt.decode(folder.config))
-
-
-def members_in(folder: ModelFolder, override: str | None = None) -> tuple[Member, ...]:
-    """Return what a model calls if it is an ensemble; () if it cannot be read."""
-    try:
-        return members_of(written_config(folder, override).message)
-    except ConfigError:
-        return ()
 
 
 async def prepare(
