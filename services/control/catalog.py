@@ -1,10 +1,7 @@
 """Which models of the repositories are served: at the start, on demand, by polling."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Collection
-from dataclasses import dataclass
-from weakref import WeakValueDictionary
+from collections.abc import Collection
 
 import structlog
 
@@ -14,46 +11,17 @@ from services.control.catalog_settings import (
     CatalogSettings,
     ControlMode,
 )
-from services.control.events import (
-    ModelDesired,
-    ModelDropped,
-    ModelRefused,
-    StartUpOver,
-)
-from services.control.model_registry import VersionSpec
-from services.control.overrides import NO_OVERRIDE, Override, OverrideFolders
-from services.control.preparation import (
-    NoVersionError,
-    PreparedModel,
-    prepare,
-    written_config,
-)
+from services.control.events import ModelDropped, StartUpOver
+from services.control.load_requests import LoadRequests, failed_to_poll
+from services.control.overrides import NO_OVERRIDE, Override
+from services.control.preparation import written_config
 from services.control.repository import DUPLICATE, ModelFolder, Survey
+from services.control.served_models import ServedModels
 from services.control.supervisor import Supervisor
 from services.control.worker_links import Capability
-from services.core.errors import (
-    ConfigError,
-    InternalError,
-    InvalidRequestError,
-    ModelNotReadyError,
-)
+from services.core.errors import ConfigError, InternalError, ModelNotReadyError
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """What a model that is served was made of.
-
-    Attributes:
-        folder: In a repository, or written from a load request.
-        config: The configuration of a load request, as JSON; None: the folder's.
-        prepared: What came of it.
-    """
-
-    folder: ModelFolder
-    config: str | None
-    prepared: PreparedModel
 
 
 class Catalog:
@@ -64,21 +32,15 @@ class Catalog:
         self._supervisor = supervisor
         self._reconciler = supervisor.reconciler
         self._settings = settings
-        self._overrides = OverrideFolders(settings.override_root)
-        # Written, and not in the reconciler's hands yet.
-        self._held: set[str] = set()
-        self._writing = asyncio.Lock()
-        self._sources: dict[str, _Source] = {}
+        self._models = ServedModels(supervisor, settings.completion)
+        self._requests = LoadRequests(self._models, supervisor, settings)
         # What polling has seen, served or not.
         self._seen: dict[str, ModelFolder | None] = {}
-        self._without_version: set[str] = set()
-        # Loads and unloads of one model wait for each other.
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def without_version(self) -> frozenset[str]:
         """Models that somebody wanted to load and that have no version to serve."""
-        return frozenset(self._without_version)
+        return self._requests.without_version
 
     @property
     def mode(self) -> ControlMode:
@@ -110,12 +72,12 @@ class Catalog:
             for gone in self._reconciler.desired_models() - set(names):
                 self._supervisor.tell(ModelDropped(model=gone))
         await self._bring_all(found, names)
-        await self._settled(names)
+        await self._models.settled(names)
         known = self._supervisor.capabilities
         while self._lacks_worker(names) and await self._fleet_grows(known):
             known = self._supervisor.capabilities
-            await self._refresh_for_workers()
-            await self._settled(names)
+            await self._models.refresh_for_workers()
+            await self._models.settled(names)
         await self._supervisor.until(lambda: not self._reconciler.awaited)
         failures = self._failures(names)
         self._supervisor.tell(StartUpOver())
@@ -125,7 +87,8 @@ class Catalog:
         """Load or reload one model; return when routers can send requests to it.
 
         A model that is served with another configuration than its repository's
-        keeps it until its files change or it is unloaded.
+        keeps it until its files change or it is unloaded. What an ensemble is made
+        of is loaded before it.
 
         Args:
             name: Of the model.
@@ -138,50 +101,35 @@ class Catalog:
                 file has no safe name.
         """
         self._require_explicit()
-        async with self._turn(name):
-            former = self._sources.get(name)
-            async with self._found(name, override) as folder:
-                config = override.config
-                if override.is_empty and former and former.folder == folder:
-                    config = former.config
-                specs = await self._begin_load(folder, config)
-                await self._settled([name])
-            try:
-                self._require_loaded(name, specs)
-            except InvalidRequestError:
-                self._restore(name, former)
-                raise
-            await self._supervisor.routes_applied()
+        await self._requests.load(name, override)
 
-    async def unload(self, name: str) -> None:
+    async def unload(self, name: str, *, with_members: bool = False) -> None:
         """Unload one model; return when routers send it no more requests.
+
+        Args:
+            name: Of the model.
+            with_members: If it is an ensemble, unload what its steps call as well.
 
         Raises:
             ModelNotReadyError: the mode does not allow it.
         """
         self._require_explicit()
-        async with self._turn(name):
-            self._forget(name)
-            await self._supervisor.routes_applied()
+        await self._requests.unload(name, with_members=with_members)
 
     async def tidy(self) -> None:
-        """Remove what was written for load requests once nobody reads it."""
-        while True:
-            await self._supervisor.until(
-                lambda: self._overrides.has_unused(self._directories_in_use())
-            )
-            await self._sweep()
+        """Remove files of load requests once nobody reads them, until cancelled."""
+        await self._requests.tidy()
 
     def close(self) -> None:
-        """Remove what was written for load requests, unless it was told where."""
-        self._overrides.close()
+        """Remove files of load requests, unless it was told where to write them."""
+        self._requests.close()
 
     async def follow_workers(self) -> None:
         """Prepare models anew whenever workers bring what they may depend on."""
         known: frozenset[Capability] = frozenset()
         while True:
             known = await self._supervisor.capabilities_beyond(known)
-            await self._refresh_for_workers()
+            await self._models.refresh_for_workers()
 
     async def poll(self) -> None:
         """Follow the repositories, in POLL mode, until cancelled."""
@@ -196,7 +144,8 @@ class Catalog:
 
     async def _follow(self, found: Survey) -> None:
         for gone in self._reconciler.desired_models() - set(found.names):
-            self._forget(gone)
+            self._seen.pop(gone, None)
+            self._models.forget(gone)
         changed = [
             name
             for name in found.names
@@ -208,154 +157,22 @@ class Catalog:
         named = self._settings.start_up_models
         if self.mode is not ControlMode.EXPLICIT or EVERY_MODEL in named:
             return found.names
-        return tuple(dict.fromkeys(named))
+        names = list(dict.fromkeys(named))
+        for name in names:  # grows while it is walked
+            folder = found.models.get(name)
+            names += [each for each in _members(folder) if each not in names]
+        return tuple(names)
 
     async def _bring_all(self, found: Survey, names: Collection[str]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for name in names:
                 folder = self._seen[name] = found.models.get(name)
                 if folder is not None:
-                    tasks.create_task(self._bring_or_refuse(folder))
+                    tasks.create_task(self._models.bring_or_refuse(folder))
                 else:
                     is_double = name in found.duplicates
-                    reason = DUPLICATE if is_double else str(_failed_to_poll(name))
-                    self._refuse(name, reason)
-
-    async def _bring_or_refuse(
-        self, folder: ModelFolder, config: str | None = None
-    ) -> None:
-        try:
-            await self._bring(folder, config)
-        except ConfigError as error:
-            self._refuse(folder.name, str(error))
-
-    async def _bring(self, folder: ModelFolder, config: str | None) -> PreparedModel:
-        """Prepare a model and have it served.
-
-        Raises:
-            ConfigError: it cannot be served.
-        """
-        written = written_config(folder, config)
-        prepared = await prepare(
-            folder, written, self._supervisor, self._settings.completion
-        )
-        self._sources[folder.name] = _Source(
-            folder=folder, config=config, prepared=prepared
-        )
-        self._supervisor.tell(ModelDesired(model=folder.name, specs=prepared.specs))
-        return prepared
-
-    async def _refresh_for_workers(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for name, source in self._sources.items():
-                if source.prepared.depends_on_workers:
-                    tasks.create_task(self._refresh(name, source))
-
-    async def _refresh(self, name: str, source: _Source) -> None:
-        async with self._turn(name):
-            if self._sources.get(name) is source:
-                await self._bring_or_refuse(source.folder, source.config)
-
-    def _refuse(self, name: str, reason: str) -> None:
-        _log.error("a model was refused", model=name, reason=reason)
-        self._supervisor.tell(ModelRefused(model=name, reason=reason))
-
-    def _forget(self, name: str) -> None:
-        self._sources.pop(name, None)
-        self._seen.pop(name, None)
-        self._supervisor.tell(ModelDropped(model=name))
-
-    # ------------------------------------------------------- load requests
-
-    def _turn(self, name: str) -> asyncio.Lock:
-        """Return what the holder of may load or unload a model."""
-        return self._turns.setdefault(name, asyncio.Lock())
-
-    @contextlib.asynccontextmanager
-    async def _found(self, name: str, override: Override) -> AsyncIterator[ModelFolder]:
-        """Find or write the folder that a load request is about.
-
-        Raises:
-            InternalError: there is no such model, or files come without the
-                configuration that goes with them.
-            InvalidRequestError: a file has no safe name.
-        """
-        if not override.files:
-            found = await asyncio.to_thread(
-                repository.scan_model,
-                self._settings.roots,
-                name,
-                self._settings.config_name,
-            )
-            if name not in found.models:
-                raise _failed_to_poll(name)
-            yield found.models[name]
-            return
-        if override.config is None:
-            _log.error("files without a configuration were refused", model=name)
-            raise _failed_to_poll(name)
-        async with self._writing:
-            path = await asyncio.to_thread(self._overrides.write, name, override.files)
-            self._held.add(str(path / "1"))
-        try:
-            yield await asyncio.to_thread(repository.read_model, path)
-        finally:
-            self._held.discard(str(path / "1"))
-            await self._sweep()
-
-    async def _begin_load(
-        self, folder: ModelFolder, config: str | None
-    ) -> tuple[VersionSpec, ...]:
-        """Have a model served, with errors in the words of a load request."""
-        name = folder.name
-        try:
-            prepared = await self._bring(folder, config)
-        except NoVersionError as error:
-            self._without_version.add(name)
-            raise InvalidRequestError(
-                f"load failed for model '{name}': {error}\n"
-            ) from error
-        except ConfigError as error:
-            _log.error("a model was refused", model=name, reason=str(error))
-            raise _failed_to_poll(name) from error
-        self._without_version.discard(name)
-        return prepared.specs
-
-    def _require_loaded(self, name: str, specs: tuple[VersionSpec, ...]) -> None:
-        failures = self._supervisor.failures_of({spec.key: spec for spec in specs})
-        reasons = [
-            f"version {version} is at UNAVAILABLE state: {reason};\n"
-            for (_, version), reason in sorted(failures.items())
-        ]
-        if reasons:
-            raise InvalidRequestError(
-                f"load failed for model '{name}': {''.join(reasons)}"
-            )
-
-    def _restore(self, name: str, former: _Source | None) -> None:
-        """Remember what serves if a load has changed nothing of it."""
-        failed = self._sources.get(name)
-        if former is None or failed is None:
-            return
-        serving = {
-            spec.key: generation.spec
-            for spec in former.prepared.specs
-            if (generation := self._reconciler.registry.serving(spec.key))
-        }
-        if serving and not set(failed.prepared.specs) & set(serving.values()):
-            self._sources[name] = former
-
-    def _directories_in_use(self) -> set[str]:
-        return self._reconciler.directories_in_use() | self._held
-
-    async def _sweep(self) -> None:
-        async with self._writing:
-            await asyncio.to_thread(self._overrides.sweep, self._directories_in_use())
-
-    async def _settled(self, names: Collection[str]) -> None:
-        await self._supervisor.until(
-            lambda: not any(self._reconciler.is_pending(name) for name in names)
-        )
+                    reason = DUPLICATE if is_double else str(failed_to_poll(name))
+                    self._models.refuse(name, reason)
 
     def _lacks_worker(self, names: Collection[str]) -> bool:
         is_lacking = any(
@@ -364,7 +181,7 @@ class Catalog:
         )
         return is_lacking or any(
             spec.refusal and source.prepared.depends_on_workers
-            for name, source in self._sources.items()
+            for name, source in self._models
             if name in names
             for spec in source.prepared.specs
         )
@@ -397,7 +214,9 @@ class Catalog:
             )
 
 
-def _failed_to_poll(name: str) -> InternalError:
-    return InternalError(
-        f"failed to load '{name}', failed to poll from model repository"
-    )
+def _members(folder: ModelFolder | None) -> tuple[str, ...]:
+    """Return what an ensemble's steps call; () if that cannot be told."""
+    try:
+        return written_config(folder, None).member_models if folder else ()
+    except ConfigError:
+        return ()

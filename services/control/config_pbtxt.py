@@ -33,6 +33,12 @@ class ConfigText:
     message: pb.ModelConfig
     root: Node | None = None
 
+    @property
+    def member_models(self) -> tuple[str, ...]:
+        """The models that an ensemble's steps call; () if it is none."""
+        steps = self.message.ensemble_scheduling.step
+        return tuple(dict.fromkeys(step.model_name for step in steps))
+
     def locate(self, error: FieldError) -> ConfigError:
         """Return ``error`` with the source, line and column of its field.
 

@@ -73,8 +73,8 @@ class ManagementServicer:
         """Unload a model; it gets no more requests when this returns."""
         del context
         _refuse_repository_name(request.repository_name)
-        _check_unload_parameters(request.parameters)
-        await self._catalog.unload(request.model_name)
+        with_members = _unload_dependents(request.parameters)
+        await self._catalog.unload(request.model_name, with_members=with_members)
         return inference_pb2.RepositoryModelUnloadResponse()
 
     def methods(self) -> "grpc.GenericRpcHandler[Any, Any]":
@@ -147,12 +147,15 @@ def _override(
     return Override(config=config, files=files)
 
 
-def _check_unload_parameters(
+def _unload_dependents(
     parameters: Mapping[str, inference_pb2.ModelRepositoryParameter],
-) -> None:
-    if _UNLOAD_DEPENDENTS in parameters:
-        value = parameters[_UNLOAD_DEPENDENTS]
-        _require_type(value, "bool_param", f"'{_UNLOAD_DEPENDENTS}' parameter")
+) -> bool:
+    """Read the parameters of an unload; those that nobody knows are passed over."""
+    if _UNLOAD_DEPENDENTS not in parameters:
+        return False
+    value = parameters[_UNLOAD_DEPENDENTS]
+    _require_type(value, "bool_param", f"'{_UNLOAD_DEPENDENTS}' parameter")
+    return value.bool_param
 
 
 def _require_type(
