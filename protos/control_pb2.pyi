@@ -224,7 +224,8 @@ class ModelInspected(_message.Message):
     @_builtins.property
     def found(self) -> _model_config_pb2.ModelConfig:
         """Full shapes as the file declares them, batch dimension included, in
-        `input` and `output`; nothing else is set.
+        `input` and `output`; nothing else is set. Of a Python model: the whole
+        configuration, as its auto_complete_config leaves it.
         """
 
     def __init__(

@@ -22,6 +22,9 @@ DEFAULT_MAX_BATCH_SIZE: Final = 4
 INSPECTED_BACKENDS: Final = frozenset({"onnxruntime", "tensorrt"})
 """Backends whose model files name their tensors."""
 
+SELF_COMPLETING_BACKENDS: Final = frozenset({"python"})
+"""Backends whose models may complete the whole configuration themselves."""
+
 DEFAULT_SEQUENCE_IDLE_MICROSECONDS: Final = 1_000_000
 
 _Tensor: TypeAlias = pb.ModelInput | pb.ModelOutput
@@ -80,11 +83,13 @@ def fill_backend(config: pb.ModelConfig, files: Collection[str]) -> None:
 
 
 def needs_inspection(config: pb.ModelConfig) -> bool:
-    """Whether ``fill_tensors`` can say more than the configuration.
+    """Whether the model can say more than the configuration.
 
     Args:
         config: After ``fill_backend``.
     """
+    if config.backend in SELF_COMPLETING_BACKENDS:
+        return True
     has_inputs = bool(config.input or config.batch_input)
     is_complete = has_inputs and bool(config.output)
     return config.backend in INSPECTED_BACKENDS and not is_complete

@@ -131,7 +131,11 @@ def finish(
     message = pb.ModelConfig()
     message.CopyFrom(draft.config)
     try:
-        if found is not None:
+        if found is not None and (
+            message.backend in auto_complete.SELF_COMPLETING_BACKENDS
+        ):
+            message.CopyFrom(found)
+        elif found is not None:
             auto_complete.fill_tensors(message, found, default_max_batch_size)
         auto_complete.fill_defaults(message)
         message = instance_groups.normalise(message, gpus)

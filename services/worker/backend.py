@@ -70,6 +70,13 @@ class FoundModel:
     outputs: tuple[FoundTensor, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedConfig:
+    """The whole configuration, completed by the model itself, as JSON."""
+
+    json: str
+
+
 class Backend(Protocol):
     """One model instance, loaded on one device.
 
@@ -274,8 +281,8 @@ class Runtime(Protocol):
         """
         ...
 
-    def inspect(self, source: ModelSource) -> FoundModel:
-        """Read what the model file says about its tensors.
+    def inspect(self, source: ModelSource) -> FoundModel | CompletedConfig:
+        """Read what the model file says about its tensors, or have it say all.
 
         Raises:
             ConfigError: this kind of model does not tell.

@@ -11,7 +11,13 @@ import structlog
 from protos import control_pb2, control_pb2_grpc, model_config_pb2
 from services.core import model_config_json, model_config_proto
 from services.core.errors import ServingError
-from services.worker.backend import FoundModel, FoundTensor, InstancePlace, ModelSource
+from services.worker.backend import (
+    CompletedConfig,
+    FoundModel,
+    FoundTensor,
+    InstancePlace,
+    ModelSource,
+)
 from services.worker.backoff import Backoff
 from services.worker.device import Device
 from services.worker.loader import Loader, LoadOrder, describe
@@ -76,13 +82,13 @@ class ControlReports:
         unloaded = control_pb2.ModelUnloaded(generation=generation)
         self._report(control_pb2.WorkerReport(unloaded=unloaded))
 
-    def inspected(self, inspection: int, found: FoundModel) -> None:
+    def inspected(self, inspection: int, found: FoundModel | CompletedConfig) -> None:
         """See Reports."""
-        config = model_config_pb2.ModelConfig()
-        for tensor in found.inputs:
-            config.input.add(**_fields(tensor))
-        for tensor in found.outputs:
-            config.output.add(**_fields(tensor))
+        try:
+            config = _found_config(found)
+        except ServingError as error:
+            self.inspection_failed(inspection, describe(error))
+            return
         inspected = control_pb2.ModelInspected(inspection=inspection, found=config)
         self._report(control_pb2.WorkerReport(inspected=inspected))
 
@@ -225,6 +231,17 @@ class ControlClient:
             device=self._device,
             config_json=model_config_json.to_json(config).decode(),
         )
+
+
+def _found_config(found: FoundModel | CompletedConfig) -> model_config_pb2.ModelConfig:
+    if isinstance(found, CompletedConfig):
+        return model_config_json.from_json(found.json)
+    config = model_config_pb2.ModelConfig()
+    for tensor in found.inputs:
+        config.input.add(**_fields(tensor))
+    for tensor in found.outputs:
+        config.output.add(**_fields(tensor))
+    return config
 
 
 def _fields(tensor: FoundTensor) -> dict[str, object]:

@@ -20,6 +20,7 @@ from services.core.errors import (
 )
 from services.worker.backend import (
     AnyBackend,
+    CompletedConfig,
     DecoupledBackend,
     FoundModel,
     InstancePlace,
@@ -77,7 +78,7 @@ class Reports(Protocol):
         """Nothing of it is left."""
         ...
 
-    def inspected(self, inspection: int, found: FoundModel) -> None:
+    def inspected(self, inspection: int, found: FoundModel | CompletedConfig) -> None:
         """The file was read."""
         ...
 

@@ -5,18 +5,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import BackendError, ConfigError
+from services.core.errors import BackendError
 from services.core.model_config import InstanceKind
 from services.worker.backend import (
-    FoundModel,
+    CompletedConfig,
     InstancePlace,
     ModelSource,
     Runtime,
 )
 from services.worker.device import DeviceKind
-from services.worker.python_backend.frames import Frame
+from services.worker.python_backend.frames import Frame, Kind
 from services.worker.python_backend.host import environment
-from services.worker.python_backend.host.child import Child
+from services.worker.python_backend.host.child import Child, ProcessGoneError
 from services.worker.python_backend.host.python_model import (
     DecoupledPythonModel,
     PythonModel,
@@ -24,6 +24,7 @@ from services.worker.python_backend.host.python_model import (
 from services.worker.python_backend.host.supervised_child import StartChild
 
 _DEFAULT_FILENAME: Final = "model.py"
+_AUTO_COMPLETE: Final = b"auto_complete_config"
 
 
 def runtime() -> Runtime:
@@ -39,9 +40,7 @@ class PythonRuntime:
     ) -> tuple[PythonModel | DecoupledPythonModel, ...]:
         """Load one model version; see Runtime."""
         file = model_file(source)
-        python = environment.interpreter(
-            dict(source.config.parameters), str(Path(source.directory).parent)
-        )
+        python = _interpreter(source)
         kind = DecoupledPythonModel if source.config.decoupled else PythonModel
         instances: list[PythonModel | DecoupledPythonModel] = []
         try:
@@ -59,11 +58,27 @@ class PythonRuntime:
             raise
         return tuple(instances)
 
-    def inspect(self, source: ModelSource) -> FoundModel:
-        """Refuse; see Runtime."""
-        raise ConfigError(
-            f"model '{source.config.name}': a Python model does not name its tensors"
-        )
+    def inspect(self, source: ModelSource) -> CompletedConfig:
+        """Have the model's ``auto_complete_config`` complete the configuration.
+
+        A process is started for it only if the code speaks of that function.
+        """
+        file = model_file(source)
+        if _AUTO_COMPLETE not in Path(file).read_bytes():
+            return CompletedConfig(json=source.config_json)
+        name = source.config.name
+        child = _starter(_interpreter(source), name)(lambda _: None, lambda *_: None)
+        order = json.dumps({"file": file, "config": source.config_json})
+        try:
+            frame = child.order(Kind.COMPLETE_CONFIG, order.encode())
+        except ProcessGoneError as error:
+            text = f"the process of '{name}' ended in auto_complete_config"
+            raise BackendError(text) from error
+        finally:
+            child.kill()
+        if frame.kind == Kind.FAILED:
+            raise BackendError(frame.body.decode(errors="replace"))
+        return CompletedConfig(json=frame.body.decode())
 
 
 def model_file(source: ModelSource) -> str:
@@ -105,6 +120,11 @@ def initialize_order(source: ModelSource, place: InstancePlace, file: str) -> by
         },
     }
     return json.dumps(order).encode()
+
+
+def _interpreter(source: ModelSource) -> str:
+    folder = str(Path(source.directory).parent)
+    return environment.interpreter(dict(source.config.parameters), folder)
 
 
 def _kind(source: ModelSource, place: InstancePlace) -> str:

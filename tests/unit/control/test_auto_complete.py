@@ -108,9 +108,13 @@ def test_only_missing_tensors_are_asked_for(
     assert needs_inspection(parsed('backend: "onnxruntime" ' + text)) is expected
 
 
-@pytest.mark.parametrize("text", ['backend: "python"', 'platform: "ensemble"'])
+@pytest.mark.parametrize("text", ['backend: "pytorch"', 'platform: "ensemble"'])
 def test_only_files_that_name_their_tensors_are_asked(text: str) -> None:
     assert not needs_inspection(parsed(text))
+
+
+def test_a_python_model_is_always_asked_since_it_may_complete_anything() -> None:
+    assert needs_inspection(parsed('backend: "python" ' + INPUT + OUTPUT))
 
 
 BATCHED = """

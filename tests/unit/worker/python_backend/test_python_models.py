@@ -1,5 +1,6 @@
 """Python models in their processes."""
 
+import json
 import os
 import queue
 import signal
@@ -12,7 +13,8 @@ import pytest
 from services.core import byte_tensor
 from services.core.datatype import DataType
 from services.core.errors import BackendError, ConfigError
-from services.worker.backend import BackendAnswer, BackendReply
+from services.worker.backend import BackendAnswer, BackendReply, ModelSource
+from services.worker.backends.python import PythonRuntime
 from services.worker.python_backend.host.python_model import DecoupledPythonModel
 from services.worker.request_details import RequestDetails
 from tests.unit.worker.python_backend.python_models import (
@@ -303,6 +305,54 @@ def test_an_environment_without_python_is_refused(tmp_path: Path) -> None:
         loaded(model),
     ):
         pass
+
+
+def completed(model: ModelSource) -> dict[str, object]:
+    found: dict[str, object] = json.loads(PythonRuntime().inspect(model).json)
+    return found
+
+
+def test_a_model_completes_its_configuration(tmp_path: Path) -> None:
+    code = """
+    class TritonPythonModel:
+        @staticmethod
+        def auto_complete_config(config):
+            config.set_max_batch_size(4)
+            config.add_input({"name": "IN", "data_type": "TYPE_INT8", "dims": [2]})
+            return config
+    """
+    assert completed(source(tmp_path, code)) == {
+        "name": "m",
+        "max_batch_size": 4,
+        "input": [{"name": "IN", "data_type": "TYPE_INT8", "dims": [2]}],
+    }
+
+
+def test_a_model_that_completes_nothing_is_not_even_run(tmp_path: Path) -> None:
+    code = "raise ValueError('must not run')"
+    assert completed(source(tmp_path, code)) == {"name": "m", "max_batch_size": 0}
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("raise ValueError('no')", "ValueError: no\n\nAt:\n  "),
+        ("return None", "TypeError: auto_complete_config must return the ModelConfig"),
+        ("import os; os._exit(1)", "the process of 'm' ended in auto_complete_config"),
+    ],
+)
+def test_what_goes_wrong_in_completing_is_told(
+    tmp_path: Path, body: str, text: str
+) -> None:
+    code = f"""
+    class TritonPythonModel:
+        @staticmethod
+        def auto_complete_config(config):
+            {body}
+    """
+    with pytest.raises(BackendError) as caught:
+        completed(source(tmp_path, code))
+    assert str(caught.value).startswith(text)
 
 
 class Answers:
