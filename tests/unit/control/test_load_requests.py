@@ -221,3 +221,49 @@ async def test_a_custom_configuration_is_used_where_there_is_one(
             sizes[order.model_name] = order.config.max_batch_size
         await starting
     assert sizes == {"m": 2, "n": 8}
+
+
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 8
+input { name: "A" data_type: TYPE_INT32 dims: 16 }
+output { name: "B" data_type: TYPE_INT32 dims: 16 }
+ensemble_scheduling { step {
+  model_name: "MEMBER" model_version: -1
+  input_map { key: "IN" value: "A" } output_map { key: "OUT" value: "B" }
+} }
+"""
+
+
+async def test_an_ensemble_brings_its_members_and_takes_them_along(
+    tmp_path: Path,
+) -> None:
+    write_model(tmp_path, "m")
+    write_model(tmp_path, "e", config=ENSEMBLE.replace("MEMBER", "m"))
+    async with running(explicit(tmp_path)) as control:
+        worker = await control.worker()
+        loading = asyncio.create_task(ask(control, "e"))
+        assert (await worker.loads()).model_name == "m"
+        await loading
+        ready = await control.index(ready=True)
+        assert [name for name, *_ in ready] == ["e", "m"]
+        request = inference_pb2.RepositoryModelUnloadRequest(
+            model_name="e", parameters={"unload_dependents": Parameter(bool_param=True)}
+        )
+        await control.management.RepositoryModelUnload(request)
+        await worker.unloads()
+        assert await control.index(ready=True) == []
+
+
+async def test_ensembles_in_a_circle_are_refused_from_both_ends(
+    tmp_path: Path,
+) -> None:
+    write_model(tmp_path, "e", config=ENSEMBLE.replace("MEMBER", "f"))
+    write_model(tmp_path, "f", config=ENSEMBLE.replace("MEMBER", "e"))
+    async with running(explicit(tmp_path)) as control:
+        await control.worker()
+        async with asyncio.timeout(5):
+            answers = await asyncio.gather(
+                ask(control, "e"), ask(control, "f"), return_exceptions=True
+            )
+        assert all(isinstance(each, grpc.aio.AioRpcError) for each in answers)
