@@ -20,6 +20,8 @@ _SendMessage: Final = cygrpc.SendMessageOperation
 _SendStatus: Final = cygrpc.SendStatusFromServerOperation
 _SendInitialMetadata: Final = cygrpc.SendInitialMetadataOperation
 _OK: Final = cygrpc.StatusCode.ok
+_INTERNAL: Final = cygrpc.StatusCode.internal
+_OUR_ERROR: Final = "internal error"
 _NO_METADATA: Final = _SendInitialMetadata(None, 0)
 _STATUS_OK: Final = _SendStatus(None, _OK, b"", 0)
 
@@ -68,12 +70,16 @@ class UnaryCall:
             self._call.start_server_batch((_NO_METADATA, status), None)
 
     def __call__(self, event: NativeEvent) -> None:
-        """Take the completed receive."""
+        """Take the completed receive; an error in ``received`` ends the call."""
         message = event.batch_operations[0].message()
-        if message is not None:
+        if message is None:
+            self.fail(_INTERNAL, "the call carried no request")
+            return
+        try:
             self.received(message)
-        else:
-            self.fail(cygrpc.StatusCode.internal, "the call carried no request")
+        except Exception:
+            self.fail(_INTERNAL, _OUR_ERROR)
+            raise
 
     def _closed(self, event: NativeEvent) -> None:
         if self.open and event.batch_operations[0].cancelled():
@@ -131,7 +137,7 @@ class StreamCall:
         """Handle the end of the client's messages (or of the client)."""
 
     def cancelled(self) -> None:
-        """Handle the loss of the client before ``finish``."""
+        """Handle the loss of the client, or an error of ours, before ``finish``."""
 
     def sent_all(self) -> None:
         """Handle that everything sent so far is on its way."""
@@ -156,11 +162,13 @@ class StreamCall:
             self.begin()
         self._post((_SendMessage(message, 0),))
 
-    def finish(self, code: int = _OK, details: str = "") -> None:
-        """End the call once everything is sent."""
+    def finish(
+        self, code: int = _OK, details: str = "", metadata: Metadata | None = None
+    ) -> None:
+        """End the call once everything is sent; ``metadata`` goes with the status."""
         if not self.open:
             return
-        status = _SendStatus(None, code, details.encode(), 0)
+        status = _SendStatus(metadata, code, details.encode(), 0)
         self._post((status,) if self._begun else (_NO_METADATA, status))
         self.open = False
 
@@ -182,12 +190,18 @@ class StreamCall:
                 self.sent_all()
 
     def __call__(self, event: NativeEvent) -> None:
-        """Take the completed receive."""
+        """Take the completed receive; an error in its hook ends the call."""
         message = event.batch_operations[0].message()
-        if message is None:
-            self.half_closed()
-        else:
-            self.received(message)
+        try:
+            if message is None:
+                self.half_closed()
+            else:
+                self.received(message)
+        except Exception:
+            if self.open:
+                self.finish(_INTERNAL, _OUR_ERROR)
+                self.cancelled()
+            raise
 
     def _closed(self, event: NativeEvent) -> None:
         if self.open and event.batch_operations[0].cancelled():

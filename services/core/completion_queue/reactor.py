@@ -136,7 +136,10 @@ class Reactor:
             callbacks = tuple(self._when_drained)
             self._when_drained.clear()
             for callback in callbacks:
-                callback()
+                try:
+                    callback()
+                except Exception:  # noqa: BLE001 - the other callbacks run, too
+                    _log.exception("a callback failed")
 
 
 def _retained_call(queue: Any) -> Any:

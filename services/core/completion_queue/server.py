@@ -12,6 +12,15 @@ from services.core.completion_queue.reactor import Reactor
 # Calls of a hot method that may arrive before we have looked: C-core hands each
 # to a request that was posted for it beforehand.
 _POSTED_CALLS: Final = 128
+# All headers of a call. The gateway lets through 64 KiB of HTTP's; C-core counts 32
+# bytes more for each. By default it refuses above 16 KiB, and above 8 KiB by chance.
+_LONGEST_METADATA_BYTES: Final = 128 << 10
+_OPTIONS: Final = (
+    *UNLIMITED_MESSAGES,
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_metadata_size", _LONGEST_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", _LONGEST_METADATA_BYTES),
+)
 
 
 class Server:
@@ -20,8 +29,7 @@ class Server:
     def __init__(self, reactor: Reactor, options: Options = ()) -> None:
         """Create a server that listens nowhere yet and serves no method."""
         self._queue = reactor.queue
-        args = (*UNLIMITED_MESSAGES, ("grpc.so_reuseport", 0), *options)
-        self._server = cygrpc.Server(args, False)  # noqa: FBT003 - not xDS
+        self._server = cygrpc.Server((*_OPTIONS, *options), False)  # noqa: FBT003 - not xDS
         self._server.register_completion_queue(self._queue)
         self._methods: dict[bytes, CallFactory] = {}
         self._registered: list[tuple[str, CallFactory]] = []

@@ -28,6 +28,7 @@ from services.core.completion_queue import (
 
 ECHO, HOT_ECHO, HOLD = "/t.T/Echo", "/t.T/Hot", "/t.T/Hold"
 STREAM, SLOW_STREAM = "/t.T/Stream", "/t.T/SlowStream"
+FAULTY, FAULTY_STREAM = "/t.T/Faulty", "/t.T/FaultyStream"
 
 
 class Echo(UnaryCall):
@@ -92,8 +93,37 @@ class SlowTalk(Talk):
         SlowTalk.left.put(self)
 
 
+class Faulty(UnaryCall):
+    """Has a fault of its own."""
+
+    __slots__ = ()
+
+    def received(self, message: bytes) -> None:
+        raise ValueError(message)
+
+
+class FaultyTalk(Talk):
+    """Has a fault in its ``received``, or else in its ``half_closed``."""
+
+    __slots__ = ()
+    left: SimpleQueue["Talk"] = SimpleQueue()
+
+    def received(self, message: bytes) -> None:
+        if message == b"now":
+            raise ValueError(message)
+        self.read()
+
+    def half_closed(self) -> None:
+        raise ValueError
+
+    def cancelled(self) -> None:
+        FaultyTalk.left.put(self)
+
+
 METHODS: Mapping[str, CallFactory] = {
     ECHO: Echo,
+    FAULTY: Faulty,
+    FAULTY_STREAM: FaultyTalk,
     HOLD: Hold,
     STREAM: Talk,
     SLOW_STREAM: SlowTalk,
@@ -184,6 +214,35 @@ def test_an_unknown_method_is_unimplemented(target: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         unary(target, "/t.T/Nope")(b"", timeout=5)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_fault_of_ours_is_an_internal_error_and_not_a_client_left_waiting(
+    target: str,
+) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        unary(target, FAULTY)(b"", timeout=5)
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert caught.value.details() == "internal error"
+
+
+@pytest.mark.parametrize("message", [b"now", b"at the end"])
+def test_a_fault_of_ours_ends_a_stream_and_what_it_had_begun(
+    target: str, message: bytes
+) -> None:
+    with channel_to(target) as channel, pytest.raises(grpc.RpcError) as caught:
+        next(channel.stream_stream(FAULTY_STREAM)(iter((message,)), timeout=5))
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert isinstance(FaultyTalk.left.get(timeout=5), FaultyTalk)
+
+
+def test_headers_as_long_as_the_gateway_lets_pass_are_never_refused(
+    target: str,
+) -> None:
+    with channel_to(target) as channel:
+        call = channel.unary_unary(ECHO)
+        for _ in range(20):  # above a soft limit C-core refuses by chance
+            long = (("cookie", "x" * 60_000),)
+            assert call(b"a", metadata=long, timeout=5) == b"aa"
 
 
 def test_a_client_that_cancels_is_noticed_while_it_is_being_served(target: str) -> None:
@@ -332,4 +391,20 @@ def test_an_error_in_one_callback_does_not_stop_the_loop(reactor: Reactor) -> No
 
     reactor.call_soon_threadsafe(fail)
     reactor.call_soon_threadsafe(done.set)
+    assert done.wait(5)
+
+
+def test_an_error_in_one_drained_callback_does_not_take_the_others_along(
+    reactor: Reactor,
+) -> None:
+    done = threading.Event()
+
+    def fail() -> None:
+        raise RuntimeError("one callback's trouble")
+
+    def ask() -> None:
+        reactor.call_when_drained(fail)
+        reactor.call_when_drained(done.set)
+
+    reactor.call_soon_threadsafe(ask)
     assert done.wait(5)
