@@ -12,11 +12,17 @@ from services.core.errors import InvalidRequestError, UnsupportedError
 GZIP: Final = "gzip"
 DEFLATE: Final = "deflate"
 IDENTITY: Final = "identity"
+# What a client is told that used another.
+KNOWN_ENCODINGS: Final = f"{GZIP}, {DEFLATE}"
 
 _GZIP_WINDOW: Final = 31
 _ZLIB_WINDOW: Final = 15
 _BARE_WINDOW: Final = -15
 _FASTEST: Final = 1
+
+
+class UnknownEncodingError(UnsupportedError):
+    """A Content-Encoding that we do not know."""
 
 
 class DamagedBodyError(InvalidRequestError):
@@ -32,7 +38,7 @@ def decompressed(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
         max_bytes: The most that may come out; no more is ever held.
 
     Raises:
-        UnsupportedError: another encoding.
+        UnknownEncodingError: another encoding.
         DamagedBodyError: damaged or cut off.
         InvalidRequestError: too much came out.
     """
@@ -48,7 +54,7 @@ def decompressed(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
         if rest:
             raise _damaged()
         return out
-    raise UnsupportedError("Unsupported compression type")
+    raise UnknownEncodingError("Unsupported compression type")
 
 
 def _gunzipped(body: bytes, max_bytes: int) -> bytes:

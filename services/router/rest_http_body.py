@@ -21,6 +21,7 @@ from services.router.rest_response import HttpReply
 # What Envoy buffers for a connection: larger pieces would only wait there.
 PIECE_BYTES: Final = 1 << 20
 CONTENT_LENGTH: Final = "x-content-length"
+ORIGINAL_PATH: Final = "x-envoy-original-path"
 
 _CONTENT_TYPE_FIELD: Final = 1
 _DATA_FIELD: Final = 2

@@ -19,14 +19,22 @@ from services.core.completion_queue import (
     StreamCall,
 )
 from services.core.errors import ServingError
-from services.router import rest_http_body, rest_request, rest_response
+from services.router import (
+    rest_generate,
+    rest_http_body,
+    rest_request,
+    rest_response,
+)
 from services.router.inference import Inference
+from services.router.rest_http_body import ORIGINAL_PATH
 from services.router.rest_plan import ModelView, ReplyPlan, RestInfer
 from services.router.rest_response import HttpReply
-from services.router.rest_status import rest_status, text_headers
+from services.router.rest_status import rest_status, text_headers, trailing_headers
 from services.router.route_scheduler import RouteScheduler
 
 REST_INFER_METHOD: Final = "/nereid.rest.RestService/ModelInfer"
+GENERATE_METHOD: Final = "/nereid.rest.RestService/ModelGenerate"
+GENERATE_STREAM_METHOD: Final = "/nereid.rest.RestService/ModelGenerateStream"
 
 _log = structlog.get_logger(__name__)
 _INLINE_BYTES: Final = 64 << 10
@@ -82,7 +90,8 @@ class RestInferCall(StreamCall):
     def received(self, message: bytes) -> None:
         """Take one chunk of the body; the first names the model too."""
         try:
-            piece = rest_http_body.decode_call(message)
+            path = "" if self._path else self._headers.get(ORIGINAL_PATH, "")
+            piece = rest_http_body.decode_call(message, path)
             self._size_bytes += len(piece.body)
             rest_request.check_size(self._size_bytes, self._door.max_input_bytes)
         except ServingError as error:
@@ -145,7 +154,7 @@ class RestInferCall(StreamCall):
         if self._plan is None:
             return RuntimeError("an answer came before its request")
         try:
-            return rest_response.encode_infer(message, self._plan)
+            return self._door.encode(message, self._plan)
         except Exception as error:  # noqa: BLE001 - every error becomes a status
             return error
 
@@ -161,7 +170,7 @@ class RestInferCall(StreamCall):
         if isinstance(reply, Exception):
             if not isinstance(reply, ServingError):
                 _log.error("a REST inference failed", exc_info=reply)
-            self.finish(*rest_status(reply))
+            self.finish(*rest_status(reply), trailing_headers(reply))
             return
         self.begin(reply.headers)
         for piece in rest_http_body.encode_pieces(reply):
@@ -199,8 +208,49 @@ class RestInferDoor:
             body, headers, view, max_input_bytes=self.max_input_bytes
         )
 
+    def encode(self, message: bytes, plan: ReplyPlan) -> HttpReply:
+        """Return the answer to a request; on any thread.
+
+        Raises:
+            ServingError: HTTP cannot carry it.
+        """
+        return rest_response.encode_infer(message, plan)
+
     def accept(
         self, call: NativeCall, method: str, metadata: NativeMetadata
     ) -> RestInferCall:
         """Serve one call of RestService.ModelInfer."""
         return RestInferCall(call, method, metadata, self)
+
+
+class GenerateDoor(RestInferDoor):
+    """The generate extension: the same call, other words."""
+
+    def parse(
+        self, path: rest_http_body.RestCall, body: bytes, headers: Mapping[str, str]
+    ) -> RestInfer:
+        """Read a whole body; on any thread.
+
+        Raises:
+            ServingError: it is no request for a model that is ready.
+        """
+        del headers
+        route = self.inference.table.find(path.model, path.version)
+        view = ModelView(name=path.model, version=path.version, config=route.config)
+        return rest_generate.parse_generate(
+            body, view, max_input_bytes=self.max_input_bytes
+        )
+
+    def encode(self, message: bytes, plan: ReplyPlan) -> HttpReply:
+        """Return the one answer of .../generate."""
+        del plan
+        return rest_generate.encode_generate(message)
+
+
+class GenerateStreamDoor(GenerateDoor):
+    """The same, answered in server-sent events."""
+
+    def encode(self, message: bytes, plan: ReplyPlan) -> HttpReply:
+        """Return one event of .../generate_stream."""
+        del plan
+        return rest_generate.encode_event(message)

@@ -9,11 +9,11 @@ from typing import Final
 
 import grpc
 
-from services.core.completion_queue import NativeMetadata, metadata_values
+from services.core.completion_queue import Metadata, NativeMetadata, metadata_values
 from services.core.status import status_of
+from services.router.rest_compression import KNOWN_ENCODINGS, UnknownEncodingError
+from services.router.rest_http_body import fitting
 
-# Envoy's error path breaks on messages above some 60 kB.
-_LONGEST_DETAILS: Final = 50_000
 _INVALID: Final[int] = grpc.StatusCode.INVALID_ARGUMENT.value[0]
 # The codes whose HTTP status is the same by Envoy's map and by Triton's, and those
 # that Triton has no answer for: the client's deadline and its leaving.
@@ -27,6 +27,7 @@ _KEPT: Final = frozenset(
         grpc.StatusCode.INTERNAL,
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.PERMISSION_DENIED,
     )
 )
 
@@ -43,7 +44,18 @@ def rest_status(error: int | BaseException, details: str = "") -> tuple[int, str
         code: int = status.value[0]
     else:
         code = error
-    return code if code in _KEPT else _INVALID, details[:_LONGEST_DETAILS]
+    return code if code in _KEPT else _INVALID, fitting(details)
+
+
+def trailing_headers(error: BaseException) -> Metadata | None:
+    """Return the headers of the answer that tells of ``error``, None for none.
+
+    They go with the status: that makes them headers to Envoy, as nothing was sent
+    before.
+    """
+    if isinstance(error, UnknownEncodingError):
+        return (("accept-encoding", KNOWN_ENCODINGS),)
+    return None
 
 
 def text_headers(metadata: NativeMetadata) -> Mapping[str, str]:
