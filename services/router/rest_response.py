@@ -14,11 +14,13 @@ from protos import inference_pb2 as pb
 from services.core.datatype import DataType
 from services.core.wire_format import decode_varint, skip_field
 from services.router import rest_compression, rest_tensor
+from services.router.request_timing import server_timing
 from services.router.rest_parameters import json_parameters
 from services.router.rest_plan import Piece, ReplyPlan
 
 JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
+SERVER_TIMING: Final = "server-timing"
 HEADER_LENGTH: Final = "inference-header-content-length"
 
 _RAW_FIELD: Final = 6
@@ -69,7 +71,8 @@ def encode_infer(response: bytes, plan: ReplyPlan) -> HttpReply:
         outputs.append(_output(output, None if shared else raw, plan, tail))
     document["outputs"] = outputs
     text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-    return _reply(text, tail, plan.encoding)
+    timing = server_timing(message.parameters) if message.parameters else ""
+    return _reply(text, tail, plan.encoding, timing)
 
 
 def _split(response: bytes) -> tuple[pb.ModelInferResponse, list[Piece]]:
@@ -119,9 +122,9 @@ def _output(
     return described
 
 
-def _reply(text: bytes, tail: list[Piece], encoding: str) -> HttpReply:
+def _reply(text: bytes, tail: list[Piece], encoding: str, timing: str) -> HttpReply:
     content_type, body = JSON, text
-    headers: list[tuple[str, str]] = []
+    headers = [(SERVER_TIMING, timing)] if timing else []
     if tail:
         content_type, body = OCTETS, b"".join((text, *tail))
         headers.append((HEADER_LENGTH, str(len(text))))
