@@ -27,9 +27,9 @@ from services.control.model_registry import DeviceKind, Worker
 from services.control.route_table import RouteTable
 from services.control.statistics_totals import Counted, Latencies, StatisticsReport
 from services.control.trace_wire import traces_to_proto
+from services.core import log_settings_proto
 from services.core.errors import InvalidRequestError
 from services.core.lifecycle import ModelState
-from services.core.logs import LogSettings
 from services.core.statistics_fields import Phase
 
 _STATES: Final = {
@@ -101,7 +101,7 @@ def order_to_proto(order: WorkerOrder) -> control_pb2.WorkerCommand:
             routers = control_pb2.Routers(endpoints=endpoints)
             return control_pb2.WorkerCommand(routers=routers)
         case SetLogs(settings=settings):
-            message = _logs_to_proto(settings)
+            message = log_settings_proto.to_proto(settings)
             return control_pb2.WorkerCommand(log_settings=message)
         case InspectFile():
             inspect = control_pb2.InspectModel(
@@ -164,19 +164,11 @@ def router_order_to_proto(order: RouterOrder) -> control_pb2.RouterUpdate:
             settings = control_pb2.StatisticsSettings(latency_distributions=is_wanted)
             return control_pb2.RouterUpdate(statistics_settings=settings)
         case SetLogs(settings=log):
-            return control_pb2.RouterUpdate(log_settings=_logs_to_proto(log))
+            return control_pb2.RouterUpdate(
+                log_settings=log_settings_proto.to_proto(log)
+            )
         case SetTraces():
             return control_pb2.RouterUpdate(trace_settings=traces_to_proto(order))
-
-
-def _logs_to_proto(settings: LogSettings) -> control_pb2.LogSettings:
-    return control_pb2.LogSettings(
-        verbose=settings.verbose,
-        info=settings.info,
-        warning=settings.warning,
-        error=settings.error,
-        iso8601=settings.iso8601,
-    )
 
 
 def statistics_from_proto(message: control_pb2.StatisticsReport) -> StatisticsReport:

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from protos import control_pb2
-from services.core import logs
+from services.core import log_settings_proto, logs
 from services.core.completion_queue import Options, Reactor, Server
 from services.core.flags import add_bool
 from services.core.process_tuning import settle
@@ -159,6 +159,10 @@ class RouterApp:
             self._inference.statistics, self._inference.waiting, self._control.send
         )
         self._connect_reporter()
+        self._control.on_update(
+            "log_settings",
+            lambda update: log_settings_proto.obey(update.log_settings),
+        )
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain.
@@ -210,7 +214,8 @@ class RouterApp:
             self._inference, self._forwarder.methods(), self._shared_memory
         )
         for name, handle in service.methods().items():
-            is_forwarded = name.rpartition("/")[2] in FORWARDED_METHODS
+            method = name.rpartition("/")[2]
+            is_forwarded = _grpc_name(method) in FORWARDED_METHODS
             pool = self._management if is_forwarded else self._pool
             server.add_method(name, rest_calls(handle, pool))
 
@@ -258,14 +263,16 @@ class RouterApp:
         self._inference.apply(table, acknowledge)
         self._readiness_changed()
 
-    def _signalled(self, number: int, _frame: object) -> None:
-        _log.info("stopping", signal=signal.Signals(number).name)
+    def _signalled(self, _number: int, _frame: object) -> None:
+        # No log line here: the signal may have come while one was being written,
+        # with a lock that the handler would wait for in vain.
         self._reactor.call_soon_threadsafe(self._begin_stop)
 
     def _begin_stop(self) -> None:
         """Refuse newcomers, let the admitted finish, then close both servers."""
         if self._inference.stopping:
             return
+        _log.info("stopping")
         self._inference.stopping = True
         self._readiness_changed()
         deadline_ns = (
@@ -302,6 +309,11 @@ class RouterApp:
         for server in tuple(remaining):
             server.shutdown(functools.partial(closed, server))
             server.cancel_all_calls()
+
+
+def _grpc_name(rest_method: str) -> str:
+    """Return the gRPC method that reads and writes what two of REST do."""
+    return rest_method.removesuffix("Get").removesuffix("Update")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

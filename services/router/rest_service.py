@@ -19,6 +19,7 @@ from services.router.inference import Inference
 from services.router.model_metadata import model_metadata
 from services.router.rest_http_body import RestCall
 from services.router.rest_response import HttpReply
+from services.router.rest_settings import RestSettings
 from services.router.rest_shared_memory import RestSharedMemory
 from services.router.rest_status import rest_status
 from services.router.servicer import (
@@ -48,6 +49,7 @@ class RestService:
         self._shared_memory = RestSharedMemory(shared_memory)
         self._inference = inference
         self._forwarded = forwarded
+        self._settings = RestSettings(inference, forwarded)
 
     def methods(self) -> Mapping[str, RestMethod]:
         """Return the methods by their full names."""
@@ -66,6 +68,10 @@ class RestService:
             REST_SERVICE + "ModelMetadata": self.model_metadata,
             REST_SERVICE + "ModelConfig": self.model_config,
             REST_SERVICE + "ModelStatistics": self.model_statistics,
+            REST_SERVICE + "TraceSettingGet": self._settings.trace_get,
+            REST_SERVICE + "TraceSettingUpdate": self._settings.trace_update,
+            REST_SERVICE + "LogSettingsGet": self._settings.log_get,
+            REST_SERVICE + "LogSettingsUpdate": self._settings.log_update,
             REST_SERVICE + "RepositoryIndex": self.repository_index,
             REST_SERVICE + "RepositoryModelLoad": self.repository_model_load,
             REST_SERVICE + "RepositoryModelUnload": self.repository_model_unload,

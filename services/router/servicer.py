@@ -25,6 +25,8 @@ EXTENSIONS: Final = (
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 )
 
 

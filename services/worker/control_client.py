@@ -9,7 +9,11 @@ import grpc
 import structlog
 
 from protos import control_pb2, control_pb2_grpc, model_config_pb2
-from services.core import model_config_json, model_config_proto
+from services.core import (
+    log_settings_proto,
+    model_config_json,
+    model_config_proto,
+)
 from services.core.errors import ServingError
 from services.worker.backend import (
     CompletedConfig,
@@ -190,6 +194,8 @@ class ControlClient:
                 self._loader.unload(command.unload.generation)
             case "inspect":
                 self._inspect(command.inspect)
+            case "log_settings":
+                log_settings_proto.obey(command.log_settings)
             case other:
                 _log.warning("control sent an unknown command", command=other)
 

@@ -10,6 +10,7 @@ import pytest
 from protos import control_pb2, inference_pb2
 from services.control.catalog_settings import ControlMode
 from services.control.snapshot import Snapshot
+from services.control.store import NoStore
 from services.control.supervisor import Grace
 from tests.unit.control.control_process import (
     CONFIG,
@@ -221,26 +222,18 @@ async def test_a_successor_of_control_leaves_what_serves_alone(tmp_path: Path) -
         assert table.models[0].versions[0].state == READY
 
 
-class KeepingStore:
+class KeepingStore(NoStore):
     """Remembers the newest snapshot, here."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.snapshot = Snapshot()
-
-    async def begin_epoch(self, at_least: int) -> int:
-        return at_least
 
     async def restore(self) -> Snapshot:
         return self.snapshot
 
     def save(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-
-    async def run(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize("mode", [ControlMode.NONE, ControlMode.POLL])
@@ -449,7 +442,9 @@ async def test_what_is_not_there_says_so(tmp_path: Path) -> None:
             await explicit(control, "m", foo="bar")
         assert raised.value.details() == "unrecognized load parameter 'foo'."
         for request in (
-            control.management.TraceSetting(inference_pb2.TraceSettingRequest()),
+            control.management.SystemSharedMemoryStatus(
+                inference_pb2.SystemSharedMemoryStatusRequest()
+            ),
             control.management.RepositoryIndex(
                 inference_pb2.RepositoryIndexRequest(repository_name="x")
             ),
