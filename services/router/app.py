@@ -37,7 +37,14 @@ from services.router.reflection import (
     reflection_calls,
 )
 from services.router.reflection import SERVICE_NAME as REFLECTION_SERVICE
-from services.router.rest_infer_call import REST_INFER_METHOD, RestInferDoor
+from services.router.rest_infer_call import (
+    GENERATE_METHOD,
+    GENERATE_STREAM_METHOD,
+    REST_INFER_METHOD,
+    GenerateDoor,
+    GenerateStreamDoor,
+    RestInferDoor,
+)
 from services.router.rest_service import RestService, rest_calls
 from services.router.route_table import RouteTable
 from services.router.servicer import InferenceServicer
@@ -56,10 +63,12 @@ _EXIT_TIMEOUT_S: Final = 30
 _QUIET_POLL_NS: Final = 20_000_000
 _LAST_REPORT_NS: Final = 1_000_000_000
 # A worker that is stopped or cut off answers no pings: its batches run elsewhere
-# after at most the sum. One that computes does answer, from a thread of C-core.
+# after at most the first two together. One that computes does answer, from a thread
+# of C-core, which may be late on a busy machine.
 _KEEPALIVE: Final = (
     ("grpc.keepalive_time_ms", 2_000),
-    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
@@ -206,10 +215,10 @@ class RouterApp:
         return server
 
     def _add_rest(self, server: Server, max_input_bytes: int) -> None:
-        door = RestInferDoor(
-            self._inference, self._reactor, self._pool, max_input_bytes
-        )
-        server.add_hot_method(REST_INFER_METHOD, door.accept)
+        shared = (self._inference, self._reactor, self._pool, max_input_bytes)
+        server.add_hot_method(REST_INFER_METHOD, RestInferDoor(*shared).accept)
+        server.add_method(GENERATE_METHOD, GenerateDoor(*shared).accept)
+        server.add_method(GENERATE_STREAM_METHOD, GenerateStreamDoor(*shared).accept)
         service = RestService(
             self._inference, self._forwarder.methods(), self._shared_memory
         )
