@@ -142,6 +142,7 @@ MESSAGE_EDGES: Final = {
     "router/typed_contents.py",
     "stack/inference_client.py",
     "stack/quickstart.py",
+    "stack/statistics_command.py",
     "worker/control_client.py",
     "worker/wire.py",
     "worker/worker.py",
