@@ -17,8 +17,7 @@ from services.core.completion_queue import (
 )
 from services.core.wire_format import length_prefix
 from services.router.pending_request import Execution
-from services.router.route_scheduler import RouteScheduler
-from services.router.scheduler import Scheduler
+from services.router.route_scheduler import InstanceScheduler, RouteScheduler
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +45,7 @@ class InstanceStream(StreamCall):
         super().__init__(call, method, metadata)
         self._on_leave = on_leave
         self.hello = hello
-        self._scheduler: Scheduler | None = None
+        self._scheduler: InstanceScheduler | None = None
         self._executions: deque[Execution] = deque()
         self.begin()
 
@@ -55,7 +54,7 @@ class InstanceStream(StreamCall):
         """Whose instance it is."""
         return self.hello.worker_id
 
-    def serve(self, scheduler: Scheduler) -> None:
+    def serve(self, scheduler: InstanceScheduler) -> None:
         """Execute the batches of ``scheduler`` from now on."""
         self._scheduler = scheduler
         scheduler.attach(self)
@@ -113,7 +112,7 @@ class Dispatcher:
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         """Know nobody; ``on_change`` is told whenever an instance joins or leaves."""
-        self._schedulers: dict[int, Scheduler] = {}
+        self._schedulers: dict[int, InstanceScheduler] = {}
         self._early: dict[int, list[InstanceStream]] = {}
         self._on_change = on_change
 
@@ -140,7 +139,7 @@ class Dispatcher:
             self._begin(stream, scheduler)
         return stream
 
-    def register(self, scheduler: Scheduler) -> None:
+    def register(self, scheduler: InstanceScheduler) -> None:
         """Give ``scheduler`` the instances of its generation."""
         generation = scheduler.route.generation
         self._schedulers[generation] = scheduler
@@ -152,7 +151,7 @@ class Dispatcher:
         """Forget ``scheduler``; it parts from its instances itself."""
         self._schedulers.pop(scheduler.route.generation, None)
 
-    def _begin(self, stream: InstanceStream, scheduler: Scheduler) -> None:
+    def _begin(self, stream: InstanceStream, scheduler: InstanceScheduler) -> None:
         _log.info(
             "instance joined",
             instance=stream.hello.instance_name,

@@ -15,12 +15,14 @@ from services.core.errors import ModelNotReadyError, ServingError, StoppingError
 from services.router.admission import Admission
 from services.router.dispatcher import Dispatcher
 from services.router.ensemble_run import EnsembleScheduler, when_all_present_end
+from services.router.first_instances import FirstInstances
 from services.router.pending_request import PendingRequest, refuse
 from services.router.queue_limits import QueueLimits
 from services.router.retries import Isolation
-from services.router.route_scheduler import RouteScheduler
+from services.router.route_scheduler import InstanceScheduler, RouteScheduler
 from services.router.route_table import Route, RouteTable
 from services.router.scheduler import Scheduler
+from services.router.sequence_scheduler import SequenceScheduler
 from services.router.shared_memory_registry import SharedMemoryRegistry
 from services.router.statistics_ledger import StatisticsLedger
 
@@ -40,6 +42,7 @@ class Inference:
 
     __slots__ = (
         "_admission",
+        "_first_instances",
         "_isolation",
         "_limits",
         "_reactor",
@@ -64,7 +67,13 @@ class Inference:
         self._admission = Admission(registry=shared_memory or SharedMemoryRegistry())
         self._schedulers: dict[int, RouteScheduler] = {}
         self._retired: set[RouteScheduler] = set()
-        self.dispatcher = Dispatcher(on_instances_changed)
+        self._first_instances = FirstInstances(self._is_missing)
+
+        def changed() -> None:
+            self._first_instances.look()
+            on_instances_changed()
+
+        self.dispatcher = Dispatcher(changed)
         self.statistics = StatisticsLedger()
         self.stopping = False
 
@@ -103,27 +112,34 @@ class Inference:
         """Route by ``table`` from now on.
 
         ``applied`` is called once no request is left in what the table no longer
-        routes to: control may then unload it.
+        routes to: control may then unload it; and once all that is new has an
+        instance: control may then say that it is ready.
         """
         ready = {route.generation: route for route in table.routes() if route.is_ready}
         retiring = [s for g, s in self._schedulers.items() if g not in ready]
-        for generation, route in ready.items():
-            if generation not in self._schedulers:
-                self._begin(route)
+        new = [number for number in ready if number not in self._schedulers]
+        for generation in new:
+            self._begin(ready[generation])
         self._admission.apply(table)
         for scheduler in retiring:
             self._withdraw(scheduler)
         for scheduler in self._schedulers.values():
             if isinstance(scheduler, EnsembleScheduler):
                 scheduler.bind(self._scheduler_for)
+        callable_ = functools.partial(self._first_instances.when_there, new, applied)
         if retiring:
-            self._retire(retiring, applied)
+            self._retire(retiring, callable_)
         else:
-            applied()
+            callable_()
+
+    def _is_missing(self, generation: int) -> bool:
+        scheduler = self._schedulers.get(generation)
+        return scheduler is not None and not scheduler.has_instance
 
     def _withdraw(self, scheduler: RouteScheduler) -> None:
         """Send no more clients to ``scheduler``; refuse who would wait for ever."""
         del self._schedulers[scheduler.route.generation]
+        self._first_instances.look()
         self._retired.add(scheduler)
         if not scheduler.has_instance:
             message = (
@@ -209,13 +225,21 @@ class Inference:
             self._schedulers[route.generation] = ensemble
             _log.info("route added", model=route.model, version=route.version)
             return
-        scheduler = Scheduler(
-            route, self._reactor, limits=self._limits, isolation=self._isolation
-        )
+        scheduler = self._scheduler_with_instances(route)
         scheduler.statistics = self.statistics.of(route.model, route.version)
         self._schedulers[route.generation] = scheduler
         self.dispatcher.register(scheduler)
         _log.info("route added", model=route.model, version=route.version)
+
+    def _scheduler_with_instances(self, route: Route) -> InstanceScheduler:
+        sequences = route.config.sequence_batching
+        if sequences is not None:
+            return SequenceScheduler(
+                route, sequences, self._reactor, limits=self._limits
+            )
+        return Scheduler(
+            route, self._reactor, limits=self._limits, isolation=self._isolation
+        )
 
 
 def _is_plain(scheduler: RouteScheduler) -> bool:

@@ -22,7 +22,11 @@ class PendingRequest(Protocol):
     priority: int
     timeout_ns: int
     attempts: int
-    open: bool
+
+    @property
+    def open(self) -> bool:
+        """Whether the client still waits."""
+        ...
 
     def answer(self, message: bytes) -> None:
         """Give the client a serialized ModelInferResponse."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from services.core.errors import ServingError
-from services.router.pending_request import PendingRequest
+from services.router.pending_request import Execution, Instance, PendingRequest
 from services.router.route_table import Route
 from services.router.statistics import ModelStatistics
 
@@ -59,4 +59,22 @@ class RouteScheduler(Protocol):
 
     def close(self) -> None:
         """Refuse everyone who waits and part from the instances."""
+        ...
+
+
+class InstanceScheduler(RouteScheduler, Protocol):
+    """One whose requests are executed by instances that dial in."""
+
+    def attach(self, instance: Instance) -> None:
+        """Take an instance into service."""
+        ...
+
+    def detach(self, instance: Instance, unanswered: tuple[Execution, ...]) -> None:
+        """Let an instance go, and decide about what it had not answered."""
+        ...
+
+    def completed(
+        self, instance: Instance, execution: Execution, message: bytes
+    ) -> None:
+        """Take the answer to an execution."""
         ...

@@ -7,6 +7,7 @@ their contents are simply put behind the client's own bytes.
 Source: Triton's user guide, "Control Inputs": one value a row.
 """
 
+import hashlib
 import struct
 from collections.abc import Mapping
 from typing import Final
@@ -91,11 +92,10 @@ class SequenceControls:
                 raise InvalidRequestError(message)
             return byte_tensor.encode([text])
         if isinstance(correlation_id, str):
-            message = (
-                f"sequence of model '{self._model}' has a string correlation ID where "
-                f"the model expects {datatype.value}"
-            )
-            raise InvalidRequestError(message)
+            # A number that stands for the text: the same in every request, and as
+            # good as never that of another sequence.
+            digest = hashlib.blake2b(correlation_id.encode(), digest_size=8).digest()
+            return digest[: datatype.byte_size]
         try:
             return struct.pack(_FORMATS[datatype], correlation_id)
         except struct.error:

@@ -9,7 +9,7 @@ The messages are the words of its sequence batcher.
 """
 
 from collections import deque
-from collections.abc import Collection, Hashable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -28,7 +28,7 @@ class SequencedRequest(Protocol):
 
 
 RequestT = TypeVar("RequestT", bound=SequencedRequest)
-InstanceT = TypeVar("InstanceT", bound=Hashable)
+InstanceT = TypeVar("InstanceT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,15 +19,25 @@ def check_model(config: ModelConfig, found: FoundModel) -> None:
     Raises:
         ConfigError: with Triton's text where it has one.
     """
+    controls = _control_names(config)
+    offered = [one for one in found.inputs if one.name not in controls]
     required = [one for one in config.inputs if not one.optional]
-    if not len(required) <= len(found.inputs) <= len(config.inputs):
+    if not len(required) <= len(offered) <= len(config.inputs):
         message = (
             f"unable to load model '{config.name}', configuration expects"
-            f" {len(config.inputs)} inputs, model provides {len(found.inputs)}"
+            f" {len(config.inputs)} inputs, model provides {len(offered)}"
         )
         raise ConfigError(message)
     _check(config, "input", config.inputs, found.inputs)
     _check(config, "output", config.outputs, found.outputs)
+
+
+def _control_names(config: ModelConfig) -> frozenset[str]:
+    """Return the inputs that tell of sequences: declared apart from the others."""
+    sequences = config.sequence_batching
+    if sequences is None:
+        return frozenset()
+    return frozenset(one.name for one in sequences.control_inputs)
 
 
 def _check(

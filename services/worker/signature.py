@@ -102,15 +102,33 @@ class Signature:
             model_name=config.name,
             model_version=version,
             max_batch_size=config.max_batch_size,
-            inputs=tuple(
-                replace(_spec(tensor), optional=tensor.optional)
-                for tensor in config.inputs
-            ),
+            inputs=input_specs(config),
             outputs=tuple(
                 replace(_spec(tensor), labels=labels.get(tensor.name, ()))
                 for tensor in config.outputs
             ),
         )
+
+
+def input_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Return all that is told to a model: its inputs, then its control inputs."""
+    declared = (
+        replace(_spec(tensor), optional=tensor.optional) for tensor in config.inputs
+    )
+    return (*declared, *_controls(config))
+
+
+def _controls(config: ModelConfig) -> list[TensorSpec]:
+    """Return the inputs by which a model is told of its sequences; see the router."""
+    if config.sequence_batching is None:
+        return []
+    return [
+        TensorSpec(
+            name=control_input.name, datatype=control.datatype, dims=(1,), optional=True
+        )
+        for control_input in config.sequence_batching.control_inputs
+        for control in control_input.controls[:1]
+    ]
 
 
 def _spec(tensor: ModelInput | ModelOutput) -> TensorSpec:

@@ -22,6 +22,7 @@ from services.worker.python_backend.host.python_model import (
     PythonModel,
 )
 from services.worker.python_backend.host.supervised_child import StartChild
+from services.worker.signature import input_specs
 
 _DEFAULT_FILENAME: Final = "model.py"
 _AUTO_COMPLETE: Final = b"auto_complete_config"
@@ -49,7 +50,7 @@ class PythonRuntime:
                     place.name,
                     _starter(python, place.name),
                     initialize_order(source, place, file),
-                    [one.datatype for one in source.config.inputs],
+                    [one.datatype for one in input_specs(source.config)],
                 )
                 instances.append(instance)
         except BaseException:
@@ -106,7 +107,7 @@ def initialize_order(source: ModelSource, place: InstancePlace, file: str) -> by
     order = {
         "file": file,
         "instance": place.name,
-        "inputs": [one.name for one in config.inputs],
+        "inputs": [one.name for one in input_specs(config)],
         "outputs": [one.name for one in config.outputs],
         "is_decoupled": config.decoupled,
         "args": {

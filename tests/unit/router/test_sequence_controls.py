@@ -96,11 +96,20 @@ def test_the_correlation_id_has_the_models_datatype(
     assert message.inputs[0].datatype == datatype.value
 
 
+def test_a_text_becomes_a_number_of_its_own_where_the_model_wants_one() -> None:
+    corrid = control(ControlKind.SEQUENCE_CORRID, DataType.UINT64)
+    raws = [
+        told(corrid, correlation_id=name).raw_input_contents[0]
+        for name in ("abc", "abc", "abd")
+    ]
+    assert raws[0] == raws[1] != raws[2]
+    assert [len(raw) for raw in raws] == [8, 8, 8]
+
+
 @pytest.mark.parametrize(
     ("datatype", "correlation_id", "reason"),
     [
         (DataType.UINT32, 2**32, "does not fit into UINT32"),
-        (DataType.UINT64, "abc", "where the model expects UINT64"),
         (DataType.BYTES, "x" * 129, "cannot be longer than 128"),
     ],
 )
