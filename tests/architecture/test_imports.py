@@ -56,6 +56,7 @@ PURE: Final = (
     "router/ensemble_plan.py",
     "router/ensemble_wire.py",
     "router/in_order.py",
+    "router/first_instances.py",
     "router/learned_headers.py",
     "router/quarantine.py",
     "router/queue_limits.py",
