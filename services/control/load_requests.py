@@ -39,6 +39,8 @@ class LoadRequests:
         self._held: set[str] = set()
         self._writing = asyncio.Lock()
         self._without_version: set[str] = set()
+        # Models that are served for their own sake, not for an ensemble's.
+        self._asked = set(settings.start_up_models)
 
     @property
     def without_version(self) -> frozenset[str]:
@@ -60,6 +62,8 @@ class LoadRequests:
             InvalidRequestError: a version failed to load, or there is none; or a
                 file has no safe name.
         """
+        if not above:
+            self._asked.add(name)
         for member in await self._members(name, override):
             if member not in (*above, name):
                 try:
@@ -70,7 +74,13 @@ class LoadRequests:
             await self._load(name, override)
 
     async def unload(self, name: str, *, with_members: bool = False) -> None:
-        """Unload a model, and if it is an ensemble and wanted, what it is made of."""
+        """Unload a model.
+
+        Args:
+            name: Of the model.
+            with_members: Also what an ensemble is made of, as far as nobody asked
+                for it by name.
+        """
         names = [name]
         # Grows while it is walked: members may be ensembles.
         for each in names if with_members else ():
@@ -79,7 +89,8 @@ class LoadRequests:
             members = dict.fromkeys(
                 model for spec in specs for model, _ in spec.members
             )
-            names += [model for model in members if model not in names]
+            names += [model for model in members if model not in {*names, *self._asked}]
+        self._asked.discard(name)
         for each in names:
             async with self._models.turn(each):
                 self._models.forget(each)

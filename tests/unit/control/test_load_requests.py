@@ -255,6 +255,20 @@ async def test_an_ensemble_brings_its_members_and_takes_them_along(
         assert await control.index(ready=True) == []
 
 
+async def test_a_member_that_was_asked_for_by_name_stays(tmp_path: Path) -> None:
+    write_model(tmp_path, "m")
+    write_model(tmp_path, "e", config=ENSEMBLE.replace("MEMBER", "m"))
+    async with running(explicit(tmp_path)) as control:
+        worker = await control.worker()
+        loading = asyncio.create_task(ask(control, "m"))
+        await worker.loads()
+        await loading
+        await ask(control, "e")
+        await control.catalog.unload("e", with_members=True)
+        ready = await control.index(ready=True)
+        assert [name for name, *_ in ready] == ["m"]
+
+
 async def test_ensembles_in_a_circle_are_refused_from_both_ends(
     tmp_path: Path,
 ) -> None:
