@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import structlog
 
 from services.control import config_pbtxt, repository
-from services.control.catalog_settings import CatalogSettings
+from services.control.catalog_settings import EVERY_MODEL, CatalogSettings
 from services.control.model_registry import VersionSpec
 from services.control.overrides import NO_OVERRIDE, Override, OverrideFolders
 from services.control.preparation import NoVersionError, written_config
@@ -89,7 +89,11 @@ class LoadRequests:
             members = dict.fromkeys(
                 model for spec in specs for model, _ in spec.members
             )
-            names += [model for model in members if model not in {*names, *self._asked}]
+            names += [
+                model
+                for model in members
+                if self._asked.isdisjoint((model, EVERY_MODEL)) and model not in names
+            ]
         self._asked.discard(name)
         for each in names:
             async with self._models.turn(each):
