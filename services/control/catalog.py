@@ -164,6 +164,12 @@ class Catalog:
         return tuple(names)
 
     async def _bring_all(self, found: Survey, names: Collection[str]) -> None:
+        # Ensembles last: by then it is known which members are on their way.
+        ensembles = {name for name in names if _members(found.models.get(name))}
+        await self._bring_each(found, [n for n in names if n not in ensembles])
+        await self._bring_each(found, sorted(ensembles))
+
+    async def _bring_each(self, found: Survey, names: Collection[str]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for name in names:
                 folder = self._seen[name] = found.models.get(name)
