@@ -11,7 +11,7 @@ from typing import Final
 import grpc
 import structlog
 
-from services.core.completion_queue import Reactor, Timer
+from services.core.completion_queue import Reactor
 from services.core.errors import (
     BackendError,
     ModelNotReadyError,
@@ -21,8 +21,10 @@ from services.core.errors import (
 )
 from services.core.statistics_fields import FailureReason
 from services.core.wire_format import WireFormatError
+from services.router.alarm import Alarm
 from services.router.batch_response import Reply, replies_of, timing_of
 from services.router.batcher import Batcher, BatchPolicy
+from services.router.entrance import Entrance
 from services.router.in_order import InOrder
 from services.router.pending_request import (
     Execution,
@@ -32,7 +34,6 @@ from services.router.pending_request import (
 )
 from services.router.queue_limits import QueueLimits
 from services.router.recovery import Recovery
-from services.router.request_content import request_prefix
 from services.router.request_queue import RequestQueue, needs_policies
 from services.router.request_timing import timing_suffix
 from services.router.retries import Isolation
@@ -76,6 +77,8 @@ class Scheduler:
 
     __slots__ = (
         "_batcher",
+        "_company",
+        "_entrance",
         "_expiry",
         "_idle",
         "_instances",
@@ -88,9 +91,7 @@ class Scheduler:
         "_reactor",
         "_recovery",
         "_timed",
-        "_timer",
         "_unserved",
-        "_unserved_since_ns",
         "dispatch",
         "route",
         "statistics",
@@ -131,10 +132,12 @@ class Scheduler:
         )
         self._instances: set[Instance] = set()
         self._idle: list[Instance] = []
-        self._timer: Timer | None = None
-        self._expiry: Timer | None = None
-        self._unserved: Timer | None = None
-        self._unserved_since_ns: int | None = now_ns()
+        self._entrance = Entrance(
+            route, self._batcher, self._recovery.quarantine, limits, now_ns()
+        )
+        self._company = Alarm(reactor, self._dispatch)
+        self._expiry = Alarm(reactor, self._expiry_due)
+        self._unserved = Alarm(reactor, self._unserved_due)
         # Whose clients asked for the times of their requests; few, if any.
         self._timed: set[PendingRequest] = set()
         self._on_quiet: Callable[[], None] | None = None
@@ -194,7 +197,7 @@ class Scheduler:
         """Take an instance into service."""
         self._instances.add(instance)
         self._idle.append(instance)
-        self._unserved_since_ns = None
+        self._entrance.unserved_since_ns = None
         self._look()
         self._dispatch()
 
@@ -204,12 +207,11 @@ class Scheduler:
         if instance in self._idle:
             self._idle.remove(instance)
         if not self._instances:
-            self._unserved_since_ns = self._now_ns()
+            self._entrance.unserved_since_ns = self._now_ns()
         for execution in unanswered:
             self._lost(instance, execution)
         self._look()
-        if self.waiting and not self._instances:
-            self._arm_unserved()
+        self._arm_unserved()
         self._dispatch()
         self._check_quiet()
 
@@ -289,8 +291,7 @@ class Scheduler:
 
     def _enqueue_warily(self, request: PendingRequest) -> None:
         """Take a request, or refuse it, where more than the queue has to be asked."""
-        now_ns = self._now_ns()
-        error = self._objection(request, now_ns)
+        error = self._entrance.objection(request, self._now_ns())
         if error is not None:
             self._fail_all((request,), error)
             return
@@ -307,34 +308,12 @@ class Scheduler:
         elif self._idle:
             self._reactor.call_when_drained(self.dispatch)
 
-    def _objection(self, request: PendingRequest, now_ns: int) -> ServingError | None:
-        """Return why ``request`` may not wait; None if it may."""
-        model, limits = self.route.model, self._limits
-        since_ns = self._unserved_since_ns
-        if since_ns is not None and now_ns >= since_ns + limits.no_worker_timeout_ns:
-            return self._no_worker()
-        if self._recovery.quarantine.holds(request.body, now_ns):
-            return BackendError(
-                f"{request_prefix(request.body)}the content of this request has "
-                f"brought down workers of model '{model}'; it is refused for a while"
-            )
-        if not self._batcher.has_room(request):
-            return OverloadedError(
-                f"{request_prefix(request.body)}Exceeds maximum queue size"
-            )
-        if self._batcher.size_bytes >= limits.max_queue_bytes:
-            return OverloadedError(
-                f"{request_prefix(request.body)}Exceeds maximum queue size: "
-                f"{self._batcher.size_bytes} bytes wait for model '{model}'"
-            )
-        return None
-
     def _look(self) -> None:
         """Find out whether the common case holds."""
         self._is_wary = (
             self._order is not None
             or self._batcher.has_policies
-            or self._unserved_since_ns is not None
+            or self._entrance.unserved_since_ns is not None
             or not self._recovery.is_idle
             or not self._recovery.quarantine.is_empty(self._now_ns())
         )
@@ -374,7 +353,7 @@ class Scheduler:
                 idle.pop().execute(Execution(step.batch, now_ns))
                 continue
             if step.wake_ns is not None:
-                self._wake_at(step.wake_ns)
+                self._company.ring_at(step.wake_ns)
             return
 
     def _send_again(self) -> None:
@@ -395,18 +374,6 @@ class Scheduler:
             callback, self._on_quiet = self._on_quiet, None
             callback()
 
-    def _wake_at(self, when_ns: int) -> None:
-        timer = self._timer
-        if timer is not None and timer.callback is not None:
-            if timer.when_ns == when_ns:
-                return
-            timer.cancel()
-        self._timer = self._reactor.call_at(when_ns, self._woken)
-
-    def _woken(self) -> None:
-        self._timer = None
-        self._dispatch()
-
     def _expire(self) -> None:
         """Answer those whose timeout in the queue has ended."""
         expired = self._batcher.expire(self._now_ns())
@@ -417,42 +384,27 @@ class Scheduler:
     def _arm_expiry(self) -> None:
         """Have ``_expire`` called when the next timeout ends, not later."""
         when_ns = self._batcher.next_expiry_ns
-        timer = self._expiry
-        if when_ns is None or (timer is not None and timer.when_ns <= when_ns):
-            return
-        if timer is not None:
-            timer.cancel()
-        self._expiry = self._reactor.call_at(when_ns, self._expiry_due)
+        if when_ns is not None:
+            self._expiry.ring_at(when_ns)
 
     def _expiry_due(self) -> None:
-        self._expiry = None
         self._expire()
         self._arm_expiry()
         self._check_quiet()
 
     def _arm_unserved(self) -> None:
         """Have everyone refused if no instance comes in time."""
-        if self._unserved is None and self._unserved_since_ns is not None:
-            when_ns = self._unserved_since_ns + self._limits.no_worker_timeout_ns
-            self._unserved = self._reactor.call_at(when_ns, self._unserved_due)
+        when_ns = self._entrance.closes_ns
+        if when_ns is not None and self.waiting:
+            self._unserved.ring_at(when_ns)
 
     def _unserved_due(self) -> None:
-        self._unserved = None
-        since_ns = self._unserved_since_ns
-        if since_ns is None:
-            return
-        if self._now_ns() < since_ns + self._limits.no_worker_timeout_ns:
+        if self._entrance.is_closed(self._now_ns()):
+            self.refuse_all(self._entrance.no_worker())
+            self._look()
+            self._check_quiet()
+        else:
             self._arm_unserved()
-            return
-        self.refuse_all(self._no_worker())
-        self._look()
-        self._check_quiet()
-
-    def _no_worker(self) -> ModelNotReadyError:
-        return ModelNotReadyError(
-            f"no worker serves model '{self.route.model}' version "
-            f"{self.route.version_text} now"
-        )
 
     def _lost(self, instance: Instance, execution: Execution) -> None:
         """Decide about what ``instance`` was executing when it was lost."""

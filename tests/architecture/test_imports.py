@@ -53,6 +53,7 @@ PURE: Final = (
     "control/statistics_totals.py",
     "router/admission.py",
     "router/batcher.py",
+    "router/entrance.py",
     "router/ensemble_plan.py",
     "router/ensemble_wire.py",
     "router/in_order.py",
