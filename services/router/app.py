@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -23,13 +23,18 @@ from services.core import log_settings_proto, logs
 from services.core.completion_queue import Options, Reactor, Server
 from services.core.flags import add_bool
 from services.core.process_tuning import settle
-from services.router.cold_call import cold_calls
+from services.core.restrictions import (
+    GRPC_HEADER_PREFIX,
+    Restriction,
+    parse_restrictions,
+)
 from services.router.control_client import ControlClient
 from services.router.dispatcher import SERVE_METHOD
-from services.router.forward import FORWARDED_METHODS, ControlForwarder
-from services.router.health import CHECK_METHOD, WATCH_METHOD, Health
+from services.router.doors import HEALTH_CHECKS, Doors
+from services.router.forward import ControlForwarder
+from services.router.header_forwarding import HeaderForwarding
 from services.router.health import SERVICE_NAME as HEALTH_SERVICE
-from services.router.infer_call import INFER_METHOD, infer_calls
+from services.router.health import Health
 from services.router.inference import Inference
 from services.router.queue_limits import QueueLimits, hold_until
 from services.router.reflection import (
@@ -37,22 +42,11 @@ from services.router.reflection import (
     reflection_calls,
 )
 from services.router.reflection import SERVICE_NAME as REFLECTION_SERVICE
-from services.router.rest_infer_call import (
-    GENERATE_METHOD,
-    GENERATE_STREAM_METHOD,
-    REST_INFER_METHOD,
-    GenerateDoor,
-    GenerateStreamDoor,
-    RestInferDoor,
-)
-from services.router.rest_service import RestService, rest_calls
 from services.router.route_table import RouteTable
 from services.router.servicer import InferenceServicer
 from services.router.shared_memory_objects import object_size
 from services.router.shared_memory_registry import SharedMemoryRegistry
-from services.router.shared_memory_servicer import SharedMemoryServicer
 from services.router.statistics_reporter import REPORT_EVERY_NS, StatisticsReporter
-from services.router.stream_infer import STREAM_INFER_METHOD, stream_infer_calls
 
 _log = structlog.get_logger(__name__)
 
@@ -116,6 +110,10 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         default=1 << 30,
         help="requests of one model version that wait together",
     )
+    for protocol in ("http", "grpc"):
+        parser.add_argument(f"--{protocol}-header-forward-pattern", default="")
+    parser.add_argument("--http-restricted-api", action="append", default=[])
+    parser.add_argument("--grpc-restricted-protocol", action="append", default=[])
     parser.add_argument("--exit-timeout-secs", type=int, default=_EXIT_TIMEOUT_S)
     parser.add_argument("--log-verbose", type=int, default=0)
     return parser.parse_args(argv)
@@ -136,13 +134,13 @@ class RouterApp:
         """Build everything; nothing listens yet."""
         self._settings = settings
         self._reactor = Reactor()
-        self._shared_memory = SharedMemoryRegistry(
+        shared_memory = SharedMemoryRegistry(
             is_allowed=settings.allow_client_shm, size_of=object_size
         )
         self._inference = Inference(
             self._reactor,
             self._readiness_changed,
-            shared_memory=self._shared_memory,
+            shared_memory=shared_memory,
             limits=_limits(settings),
         )
         self._pool = ThreadPoolExecutor(_COLD_THREADS, thread_name_prefix="cold")
@@ -151,10 +149,28 @@ class RouterApp:
         self._servicer = InferenceServicer(self._inference)
         self._public_health = Health(self._is_serving)
         self._internal_health = Health(lambda service: None if service else True)
-        self._public = self._server(self._public_health)
-        self._internal = self._server(self._internal_health, _KEEPALIVE)
+        self._doors = Doors(
+            inference=self._inference,
+            reactor=self._reactor,
+            pool=self._pool,
+            management=self._management,
+            forwarder=self._forwarder,
+            shared_memory=shared_memory,
+            max_input_bytes=settings.http_max_input_size,
+            grpc_headers=HeaderForwarding(settings.grpc_header_forward_pattern),
+            http_headers=HeaderForwarding(settings.http_header_forward_pattern),
+        )
+        restricted = parse_restrictions(
+            settings.grpc_restricted_protocol, GRPC_HEADER_PREFIX
+        )
+        # Who starts and watches us asks the internal server how we are.
+        inner = {m: r for m, r in restricted.items() if m not in HEALTH_CHECKS}
+        self._public = self._server(self._public_health, restricted)
+        self._internal = self._server(self._internal_health, inner, _KEEPALIVE)
         self._internal.add_method(SERVE_METHOD, self._inference.dispatcher.accept)
-        self._add_rest(self._internal, settings.http_max_input_size)
+        self._doors.open_rest(
+            self._internal, parse_restrictions(settings.http_restricted_api)
+        )
         self._control = ControlClient(
             self._reactor,
             settings.control,
@@ -194,39 +210,18 @@ class RouterApp:
         self._reactor.run()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._management.shutdown(wait=False, cancel_futures=True)
-        self._forwarder.close()
 
-    def _server(self, health: Health, options: Options = ()) -> Server:
+    def _server(
+        self,
+        health: Health,
+        restrictions: Mapping[str, Restriction],
+        options: Options = (),
+    ) -> Server:
         server = Server(self._reactor, options)
-        server.add_hot_method(INFER_METHOD, infer_calls(self._inference))
-        server.add_method(STREAM_INFER_METHOD, stream_infer_calls(self._inference))
-        methods = {
-            **self._servicer.methods(),
-            **SharedMemoryServicer(self._shared_memory).methods(),
-        }
-        for name, handle in methods.items():
-            server.add_method(name, cold_calls(handle, self._pool))
-        for name, handle in self._forwarder.methods().items():
-            server.add_method(name, cold_calls(handle, self._management))
-        server.add_method(CHECK_METHOD, health.check)
-        server.add_method(WATCH_METHOD, health.watch)
+        self._doors.open_grpc(server, self._servicer, health, restrictions)
         for name in REFLECTION_METHODS:
             server.add_method(name, reflection_calls(_PUBLIC_SERVICES))
         return server
-
-    def _add_rest(self, server: Server, max_input_bytes: int) -> None:
-        shared = (self._inference, self._reactor, self._pool, max_input_bytes)
-        server.add_hot_method(REST_INFER_METHOD, RestInferDoor(*shared).accept)
-        server.add_method(GENERATE_METHOD, GenerateDoor(*shared).accept)
-        server.add_method(GENERATE_STREAM_METHOD, GenerateStreamDoor(*shared).accept)
-        service = RestService(
-            self._inference, self._forwarder.methods(), self._shared_memory
-        )
-        for name, handle in service.methods().items():
-            method = name.rpartition("/")[2]
-            is_forwarded = _grpc_name(method) in FORWARDED_METHODS
-            pool = self._management if is_forwarded else self._pool
-            server.add_method(name, rest_calls(handle, pool))
 
     def _is_serving(self, service: str) -> bool | None:
         if not service or service in _PUBLIC_SERVICES:
@@ -297,17 +292,23 @@ class RouterApp:
             return
         self._inference.close()
         self._reporter.collect(0)
-        self._close_when_reported(now_ns + _LAST_REPORT_NS)
+        self._close_when_reported(now_ns + _LAST_REPORT_NS, deadline_ns)
 
-    def _close_when_reported(self, deadline_ns: int) -> None:
+    def _close_when_reported(self, report_by_ns: int, deadline_ns: int) -> None:
         """Close once control has everything, if it is there and not too slow."""
         now_ns = time.monotonic_ns()
         is_awaited = self._control.has_stream and not self._reporter.is_settled
-        if is_awaited and now_ns < deadline_ns:
-            again = functools.partial(self._close_when_reported, deadline_ns)
+        if is_awaited and now_ns < report_by_ns:
+            again = functools.partial(
+                self._close_when_reported, report_by_ns, deadline_ns
+            )
             self._reactor.call_at(now_ns + _QUIET_POLL_NS, again)
             return
         self._control.stop()
+        self._close_servers(deadline_ns)
+
+    def _close_servers(self, deadline_ns: int) -> None:
+        """Leave the loop when the last answer has reached its client, or in time."""
         remaining = {self._public, self._internal}
 
         def closed(server: Server) -> None:
@@ -317,12 +318,9 @@ class RouterApp:
 
         for server in tuple(remaining):
             server.shutdown(functools.partial(closed, server))
-            server.cancel_all_calls()
-
-
-def _grpc_name(rest_method: str) -> str:
-    """Return the gRPC method that reads and writes what two of REST do."""
-    return rest_method.removesuffix("Get").removesuffix("Update")
+            self._reactor.call_at(deadline_ns, server.cancel_all_calls)
+        # Loads and the like would be waited for: their clients learn at once.
+        self._forwarder.close()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

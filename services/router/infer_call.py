@@ -10,8 +10,12 @@ from services.core.completion_queue import (
     NativeCall,
     NativeMetadata,
     UnaryCall,
+    metadata_values,
 )
+from services.core.errors import ServingError
+from services.router.header_forwarding import NO_FORWARDING, HeaderForwarding
 from services.router.inference import Inference
+from services.router.pending_request import refuse
 from services.router.route_scheduler import RouteScheduler
 
 INFER_METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
@@ -62,12 +66,44 @@ class InferCall(UnaryCall):
             self.scheduler.forget(self)
 
 
+class ForwardingInferCall(InferCall):
+    """The same, with some of its headers as parameters."""
+
+    __slots__ = ("_forwarding",)
+
+    def __init__(
+        self,
+        call: NativeCall,
+        method: str,
+        metadata: NativeMetadata,
+        inference: Inference,
+        forwarding: HeaderForwarding,
+    ) -> None:
+        """Take over a call; ``forwarding`` chooses the headers."""
+        self._forwarding = forwarding
+        super().__init__(call, method, metadata, inference)
+
+    def received(self, message: bytes) -> None:
+        """Submit the request with its headers."""
+        try:
+            body = self._forwarding.forward(metadata_values(self.metadata), message)
+        except ServingError as error:
+            refuse(self, error)
+            return
+        super().received(body)
+
+
 def infer_calls(
-    inference: Inference,
+    inference: Inference, forwarding: HeaderForwarding = NO_FORWARDING
 ) -> Callable[[NativeCall, str, NativeMetadata], InferCall]:
     """Return the factory of ModelInfer calls."""
 
     def accept(call: NativeCall, method: str, metadata: NativeMetadata) -> InferCall:
         return InferCall(call, method, metadata, inference)
 
-    return accept
+    def accept_forwarding(
+        call: NativeCall, method: str, metadata: NativeMetadata
+    ) -> InferCall:
+        return ForwardingInferCall(call, method, metadata, inference, forwarding)
+
+    return accept_forwarding if forwarding.is_on else accept

@@ -7,6 +7,7 @@ cheaper than a hop to another; large ones on the pool, so that they delay nobody
 
 from collections.abc import Hashable, Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Final
 
 import grpc
@@ -25,6 +26,7 @@ from services.router import (
     rest_request,
     rest_response,
 )
+from services.router.header_forwarding import HeaderForwarding
 from services.router.inference import Inference
 from services.router.rest_http_body import ORIGINAL_PATH
 from services.router.rest_plan import ModelView, ReplyPlan, RestInfer
@@ -124,6 +126,11 @@ class RestInferCall(StreamCall):
         if self.scheduler is not None:
             self.scheduler.forget(self)
 
+    def hang_up(self) -> None:
+        """End the call, unless its answer is being written somewhere."""
+        if self.scheduler is None:
+            super().hang_up()
+
     def answer(self, message: bytes) -> None:
         """Answer with a serialized ModelInferResponse, as HTTP."""
         if len(message) <= _INLINE_BYTES:
@@ -146,7 +153,9 @@ class RestInferCall(StreamCall):
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         try:
-            return self._door.parse(path, body, self._headers)
+            return self._door.forwarded(
+                self._door.parse(path, body, self._headers), self._headers
+            )
         except Exception as error:  # noqa: BLE001 - every error becomes a status
             return error
 
@@ -187,8 +196,10 @@ class RestInferDoor:
         reactor: Reactor,
         pool: Executor,
         max_input_bytes: int,
+        forwarding: HeaderForwarding,
     ) -> None:
         """Hand requests to ``inference``."""
+        self._forwarding = forwarding
         self.inference = inference
         self.reactor = reactor
         self.pool = pool
@@ -207,6 +218,17 @@ class RestInferDoor:
         return rest_request.parse_infer(
             body, headers, view, max_input_bytes=self.max_input_bytes
         )
+
+    def forwarded(self, parsed: RestInfer, headers: Mapping[str, str]) -> RestInfer:
+        """Add the headers that the model is to see; on any thread.
+
+        Raises:
+            ServingError: one of them may not be forwarded.
+        """
+        if not self._forwarding.is_on:
+            return parsed
+        request = self._forwarding.forward(headers, parsed.request)
+        return replace(parsed, request=request)
 
     def encode(self, message: bytes, plan: ReplyPlan) -> HttpReply:
         """Return the answer to a request; on any thread.

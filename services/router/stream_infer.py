@@ -17,8 +17,11 @@ from services.core.completion_queue import (
     StreamCall,
     metadata_values,
 )
+from services.core.errors import ServingError
 from services.core.wire_format import length_prefix
+from services.router.header_forwarding import NO_FORWARDING, HeaderForwarding
 from services.router.inference import Inference
+from services.router.pending_request import refuse
 from services.router.route_scheduler import RouteScheduler
 
 STREAM_INFER_METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -82,7 +85,14 @@ class StreamedRequest:
 class StreamInferCall(StreamCall):
     """One ModelStreamInfer call."""
 
-    __slots__ = ("_ends_on_error", "_half_closed", "_inference", "_pending", "_reading")
+    __slots__ = (
+        "_ends_on_error",
+        "_forwarding",
+        "_half_closed",
+        "_inference",
+        "_pending",
+        "_reading",
+    )
 
     def __init__(
         self,
@@ -90,10 +100,12 @@ class StreamInferCall(StreamCall):
         method: str,
         metadata: NativeMetadata,
         inference: Inference,
+        forwarding: HeaderForwarding,
     ) -> None:
         """Take over a call and hand its requests to ``inference``."""
         super().__init__(call, method, metadata)
         self._inference = inference
+        self._forwarding = forwarding
         self._pending: set[StreamedRequest] = set()
         self._half_closed = False
         wish = metadata_values(metadata).get(_GRPC_ERROR_KEY, "")
@@ -106,8 +118,17 @@ class StreamInferCall(StreamCall):
         request = StreamedRequest(self, message)
         self._pending.add(request)
         self._reading = False
-        self._inference.submit(request, message)
+        self._submit(request, message)
         self._read_on()
+
+    def _submit(self, request: StreamedRequest, body: bytes) -> None:
+        if self._forwarding.is_on:
+            try:
+                body = self._forwarding.forward(metadata_values(self.metadata), body)
+            except ServingError as error:
+                refuse(request, error)
+                return
+        self._inference.submit(request, body)
 
     def half_closed(self) -> None:
         """End the call as soon as everything is answered."""
@@ -165,13 +186,13 @@ def _id_of(body: bytes) -> str:
 
 
 def stream_infer_calls(
-    inference: Inference,
+    inference: Inference, forwarding: HeaderForwarding = NO_FORWARDING
 ) -> Callable[[NativeCall, str, NativeMetadata], StreamInferCall]:
     """Return the factory of ModelStreamInfer calls."""
 
     def accept(
         call: NativeCall, method: str, metadata: NativeMetadata
     ) -> StreamInferCall:
-        return StreamInferCall(call, method, metadata, inference)
+        return StreamInferCall(call, method, metadata, inference, forwarding)
 
     return accept

@@ -1,9 +1,12 @@
 """What one stack is to do, read from its command line. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
+from services.core.header_pattern import header_pattern
 from services.core.logs import LogSettings
+from services.core.restrictions import parse_restrictions
 from services.stack.command_line import CommandLine, UsageError, Value
 
 MODEL_CONTROL_MODES = ("none", "explicit", "poll")
@@ -37,6 +40,7 @@ class StackSettings:
         grpc: Where gRPC listens; None if it is switched off.
         metrics: Where metrics listen; None if they are switched off.
         control_flags: Handed on to control as they are.
+        worker_flags: Handed on to every worker as they are.
         router_flags: Handed on to the router as they are.
         http_max_input_bytes: The largest REST body; None leaves the default.
         exit_on_error: Whether a model that fails at the start ends the stack.
@@ -53,6 +57,7 @@ class StackSettings:
     grpc: Door | None
     metrics: Door | None
     control_flags: tuple[str, ...] = ()
+    worker_flags: tuple[str, ...] = ()
     router_flags: tuple[str, ...] = ()
     http_max_input_bytes: int | None = None
     exit_on_error: bool = True
@@ -92,6 +97,7 @@ def settings_of(line: CommandLine) -> StackSettings:
         if _last(values, "allow-metrics", default=True)
         else None,
         control_flags=_control_flags(values),
+        worker_flags=_worker_flags(values),
         router_flags=_router_flags(values),
         http_max_input_bytes=_integer_or_none(values, "http-max-input-size"),
         exit_on_error=bool(_last(values, "exit-on-error", default=True)),
@@ -105,6 +111,7 @@ def settings_of(line: CommandLine) -> StackSettings:
 
 
 Values = Mapping[str, tuple[Value, ...]]
+T = TypeVar("T")
 
 
 def _last(values: Values, name: str, *, default: Value) -> Value:
@@ -147,10 +154,13 @@ def _control_flags(values: Values) -> tuple[str, ...]:
     if mode not in MODEL_CONTROL_MODES:
         modes = ", ".join(MODEL_CONTROL_MODES)
         raise UsageError(f"--model-control-mode must be one of {modes}, not '{mode}'")
-    if "load-model" in values and mode != "explicit":
+    models = set(values.get("load-model", ()))
+    if models and mode != "explicit":
         raise UsageError(
             "--load-model can only be used with --model-control-mode=explicit"
         )
+    if "*" in models and len(models) > 1:
+        raise UsageError("--load-model=* means every model: name no other beside it")
     # It is the stack that ends on an error, with a word on every model.
     flags = [f"--model-control-mode={mode}", "--exit-on-error=false"]
     for name in ("load-model", "backend-config"):
@@ -160,9 +170,12 @@ def _control_flags(values: Values) -> tuple[str, ...]:
         flags.append(f"--strict-readiness={str(strict).lower()}")
     if _last(values, "disable-auto-complete-config", default=False):
         flags.append("--disable-auto-complete-config")
-    seconds = _integer_or_none(values, "repository-poll-secs")
-    if seconds is not None:
-        flags.append(f"--repository-poll-secs={seconds}")
+    for name in ("repository-poll-secs", "model-load-retry-count"):
+        number = _integer_or_none(values, name)
+        if number is not None:
+            flags.append(f"--{name}={number}")
+    if "model-config-name" in values:
+        flags.append(f"--model-config-name={values['model-config-name'][-1]}")
     return (*flags, *_metrics_flags(values))
 
 
@@ -179,12 +192,37 @@ def _metrics_flags(values: Values) -> tuple[str, ...]:
     return tuple(flags)
 
 
+def _check(name: str, parse: Callable[[T], object], value: T) -> None:
+    try:
+        parse(value)
+    except ValueError as error:
+        raise UsageError(f"--{name}: {error}") from None
+
+
 def _router_flags(values: Values) -> tuple[str, ...]:
-    """Return what the router reads itself."""
+    """Return what the router reads itself.
+
+    Raises:
+        UsageError: a pattern or a restriction that is none.
+    """
     flags = []
+    for name in ("http-header-forward-pattern", "grpc-header-forward-pattern"):
+        pattern = str(_last(values, name, default=""))
+        if pattern:
+            _check(name, header_pattern, pattern)
+            flags.append(f"--{name}={pattern}")
+    for name in ("http-restricted-api", "grpc-restricted-protocol"):
+        restrictions = [str(value) for value in values.get(name, ())]
+        _check(name, parse_restrictions, restrictions)
+        flags += [f"--{name}={restriction}" for restriction in restrictions]
     if _last(values, "allow-client-shm", default=False):
         flags.append("--allow-client-shm=true")
     return tuple(flags)
+
+
+def _worker_flags(values: Values) -> tuple[str, ...]:
+    count = _integer_or_none(values, "model-load-thread-count")
+    return () if count is None else (f"--model-load-thread-count={count}",)
 
 
 def _devices(values: Values) -> tuple[str, ...]:
