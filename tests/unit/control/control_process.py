@@ -70,6 +70,10 @@ class Puppet:
     async def report(self, **report: Any) -> None:  # noqa: ANN401
         await self._call.write(control_pb2.WorkerReport(**report))
 
+    async def tell(self, **report: Any) -> None:  # noqa: ANN401
+        """Report as a router."""
+        await self._call.write(control_pb2.RouterReport(**report))
+
     async def loads(self) -> control_pb2.LoadModel:
         """Take the next order to load and obey it."""
         order: control_pb2.LoadModel = await self.told("load")
