@@ -47,6 +47,7 @@ from services.router.servicer import InferenceServicer
 from services.router.shared_memory_objects import object_size
 from services.router.shared_memory_registry import SharedMemoryRegistry
 from services.router.statistics_reporter import REPORT_EVERY_NS, StatisticsReporter
+from services.router.tracing import connect_tracing
 
 _log = structlog.get_logger(__name__)
 
@@ -188,6 +189,7 @@ class RouterApp:
             "log_settings",
             lambda update: log_settings_proto.obey(update.log_settings),
         )
+        connect_tracing(self._control, self._inference)
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain.

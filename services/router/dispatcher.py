@@ -1,8 +1,8 @@
 """The streams of the workers: who dialled in, and what each is executing."""
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 import grpc
 import structlog
@@ -28,10 +28,14 @@ _INVALID_ARGUMENT: Final[int] = grpc.StatusCode.INVALID_ARGUMENT.value[0]
 _CANCELLED: Final[int] = grpc.StatusCode.CANCELLED.value[0]
 
 
+ExecutionWatcher: TypeAlias = Callable[[Execution, bytes], None]
+"""Is told of an execution and its answer, a serialized BatchResponse."""
+
+
 class InstanceStream(StreamCall):
     """One model instance of one worker, dialled in."""
 
-    __slots__ = ("_executions", "_on_leave", "_scheduler", "hello")
+    __slots__ = ("_executions", "_on_leave", "_scheduler", "_watchers", "hello")
 
     def __init__(
         self,
@@ -40,10 +44,12 @@ class InstanceStream(StreamCall):
         metadata: NativeMetadata,
         hello: worker_pb2.InstanceHello,
         on_leave: Callable[[], None],
+        watchers: Sequence[ExecutionWatcher],
     ) -> None:
         """Greet the instance; it serves once ``serve`` gave it a scheduler."""
         super().__init__(call, method, metadata)
         self._on_leave = on_leave
+        self._watchers = watchers
         self.hello = hello
         self._scheduler: InstanceScheduler | None = None
         self._executions: deque[Execution] = deque()
@@ -78,7 +84,10 @@ class InstanceStream(StreamCall):
                 "an instance answered unasked", instance=self.hello.instance_name
             )
             return
-        self._scheduler.completed(self, self._executions.popleft(), message)
+        execution = self._executions.popleft()
+        for watch in self._watchers:
+            watch(execution, message)
+        self._scheduler.completed(self, execution, message)
 
     def half_closed(self) -> None:
         """End the stream: the worker takes the instance out of service."""
@@ -114,6 +123,7 @@ class Dispatcher:
         """Know nobody; ``on_change`` is told whenever an instance joins or leaves."""
         self._schedulers: dict[int, InstanceScheduler] = {}
         self._early: dict[int, list[InstanceStream]] = {}
+        self._watchers: list[ExecutionWatcher] = []
         self._on_change = on_change
 
     def accept(
@@ -127,7 +137,9 @@ class Dispatcher:
             )
         except DecodeError:
             hello = worker_pb2.InstanceHello()
-        stream = InstanceStream(call, method, metadata, hello, self._on_change)
+        stream = InstanceStream(
+            call, method, metadata, hello, self._on_change, self._watchers
+        )
         if not hello.generation:
             stream.finish(_INVALID_ARGUMENT, f"metadata '{_HELLO_KEY}' is missing")
             return stream
@@ -138,6 +150,10 @@ class Dispatcher:
         else:
             self._begin(stream, scheduler)
         return stream
+
+    def watch(self, watcher: ExecutionWatcher) -> None:
+        """Show ``watcher`` every answer before its scheduler gets it."""
+        self._watchers.append(watcher)
 
     def register(self, scheduler: InstanceScheduler) -> None:
         """Give ``scheduler`` the instances of its generation."""

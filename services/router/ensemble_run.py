@@ -84,6 +84,11 @@ class StepCall:
         self.attempts = 0
         self.open = True
 
+    @property
+    def request(self) -> PendingRequest:
+        """The ensemble's request that it is a step of."""
+        return self._run.request
+
     def answer(self, message: bytes) -> None:
         """Take a serialized ModelInferResponse."""
         if self.open:

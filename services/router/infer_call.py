@@ -15,8 +15,7 @@ from services.core.completion_queue import (
 from services.core.errors import ServingError
 from services.router.header_forwarding import NO_FORWARDING, HeaderForwarding
 from services.router.inference import Inference
-from services.router.pending_request import refuse
-from services.router.route_scheduler import RouteScheduler
+from services.router.pending_request import Taker, refuse
 
 INFER_METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -53,7 +52,7 @@ class InferCall(UnaryCall):
     ) -> None:
         """Take over a call and hand it to ``inference`` when its body is here."""
         self._inference = inference
-        self.scheduler: RouteScheduler | None = None
+        self.scheduler: Taker | None = None
         super().__init__(call, method, metadata)
 
     def received(self, message: bytes) -> None:

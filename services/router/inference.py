@@ -5,7 +5,7 @@ Every door (gRPC, REST, streams) hands its requests in here.
 
 import functools
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import structlog
@@ -16,7 +16,7 @@ from services.router.admission import Admission
 from services.router.dispatcher import Dispatcher
 from services.router.ensemble_run import EnsembleScheduler, when_all_present_end
 from services.router.first_instances import FirstInstances
-from services.router.pending_request import PendingRequest, refuse
+from services.router.pending_request import PendingRequest, Taker, refuse
 from services.router.queue_limits import QueueLimits
 from services.router.retries import Isolation
 from services.router.route_scheduler import InstanceScheduler, RouteScheduler
@@ -25,6 +25,7 @@ from services.router.scheduler import Scheduler
 from services.router.sequence_scheduler import SequenceScheduler
 from services.router.shared_memory_registry import SharedMemoryRegistry
 from services.router.statistics_ledger import StatisticsLedger
+from services.router.tracer import Tracer
 
 _log = structlog.get_logger(__name__)
 
@@ -34,7 +35,7 @@ _STOPPING_TEXT = "GRPC server is shutting down and has stopped accepting new req
 class SubmittedRequest(PendingRequest, Protocol):
     """A request as its door hands it in; the scheduler is filled in here."""
 
-    scheduler: RouteScheduler | None
+    scheduler: Taker | None
 
 
 class Inference:
@@ -48,6 +49,8 @@ class Inference:
         "_reactor",
         "_retired",
         "_schedulers",
+        "_takers",
+        "_tracer",
         "dispatcher",
         "statistics",
         "stopping",
@@ -66,6 +69,9 @@ class Inference:
         self._reactor = reactor
         self._admission = Admission(registry=shared_memory or SharedMemoryRegistry())
         self._schedulers: dict[int, RouteScheduler] = {}
+        # Who stands before each of them: they themselves unless it is traced.
+        self._takers: Mapping[int, Taker] = {}
+        self._tracer: Tracer | None = None
         self._retired: set[RouteScheduler] = set()
         self._first_instances = FirstInstances(self._is_missing)
 
@@ -103,7 +109,7 @@ class Inference:
         request.priority = verdict.priority
         request.timeout_ns = verdict.timeout_ns
         request.attempts = 0
-        request.scheduler = scheduler = self._schedulers[verdict.route.generation]
+        request.scheduler = scheduler = self._takers[verdict.route.generation]
         if verdict.wants_timing:
             scheduler.time(request)
         scheduler.enqueue(request)
@@ -126,11 +132,26 @@ class Inference:
         for scheduler in self._schedulers.values():
             if isinstance(scheduler, EnsembleScheduler):
                 scheduler.bind(self._scheduler_for)
+        self._look_for_takers()
         callable_ = functools.partial(self._first_instances.when_there, new, applied)
         if retiring:
             self._retire(retiring, callable_)
         else:
             callable_()
+
+    def trace_by(self, tracer: Tracer) -> None:
+        """Have ``tracer`` choose and watch requests; call again when it changed."""
+        if self._tracer is None:
+            self.dispatcher.watch(tracer.executed)
+        self._tracer = tracer
+        self._look_for_takers()
+
+    def _look_for_takers(self) -> None:
+        tracer = self._tracer
+        self._takers = {
+            generation: tracer.taker_for(scheduler) if tracer else scheduler
+            for generation, scheduler in self._schedulers.items()
+        }
 
     def _is_missing(self, generation: int) -> bool:
         scheduler = self._schedulers.get(generation)

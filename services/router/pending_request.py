@@ -37,6 +37,22 @@ class PendingRequest(Protocol):
         ...
 
 
+class Taker(Protocol):
+    """Who takes the admitted requests of one generation."""
+
+    def enqueue(self, request: PendingRequest) -> None:
+        """Take an admitted request."""
+        ...
+
+    def time(self, request: PendingRequest) -> None:
+        """Have the times of ``request``, enqueued next, added to its response."""
+        ...
+
+    def forget(self, request: PendingRequest) -> None:
+        """Drop a request whose client has left."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """A batch on its way to an instance, and when it left the queue.

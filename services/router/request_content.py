@@ -25,17 +25,22 @@ def content_digest(body: bytes) -> bytes:
     return digest.digest()
 
 
-def request_prefix(body: bytes) -> str:
-    """Return how Triton begins a message about one request: with its id."""
-    text = "<id_unknown>"
+def request_id(body: bytes) -> str:
+    """Return the client's own id of its request; empty if it gave none."""
+    text = ""
     position = 0
     try:
         while position < len(body):
             field, end = skip_field(body, position)
             if field == _ID_FIELD:
                 _, start = decode_varint(body, position + 1)
-                text = body[start:end].decode(errors="replace") or text
+                text = body[start:end].decode(errors="replace")
             position = end
     except WireFormatError:
         pass
-    return f"[request id: {text}] "
+    return text
+
+
+def request_prefix(body: bytes) -> str:
+    """Return how Triton begins a message about one request: with its id."""
+    return f"[request id: {request_id(body) or '<id_unknown>'}] "

@@ -5,6 +5,7 @@ and the answer likewise. Small bodies are parsed on the loop's thread, which is
 cheaper than a hop to another; large ones on the pool, so that they delay nobody.
 """
 
+import time
 from collections.abc import Hashable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -28,11 +29,11 @@ from services.router import (
 )
 from services.router.header_forwarding import HeaderForwarding
 from services.router.inference import Inference
+from services.router.pending_request import Taker
 from services.router.rest_http_body import ORIGINAL_PATH
 from services.router.rest_plan import ModelView, ReplyPlan, RestInfer
 from services.router.rest_response import HttpReply
 from services.router.rest_status import rest_status, text_headers, trailing_headers
-from services.router.route_scheduler import RouteScheduler
 
 REST_INFER_METHOD: Final = "/nereid.rest.RestService/ModelInfer"
 GENERATE_METHOD: Final = "/nereid.rest.RestService/ModelGenerate"
@@ -54,9 +55,11 @@ class RestInferCall(StreamCall):
         "_plan",
         "_size_bytes",
         "attempts",
+        "began_ns",
         "body",
         "enqueued_ns",
         "priority",
+        "received_ns",
         "rows",
         "scheduler",
         "shape_key",
@@ -80,13 +83,14 @@ class RestInferCall(StreamCall):
     ) -> None:
         """Take over a call and read its body."""
         super().__init__(call, method, metadata)
+        self.began_ns = self.received_ns = time.monotonic_ns()
         self._door = door
         self._headers = text_headers(metadata)
         self._path: rest_http_body.RestCall | None = None
         self._chunks: list[bytes] = []
         self._size_bytes = 0
         self._plan: ReplyPlan | None = None
-        self.scheduler: RouteScheduler | None = None
+        self.scheduler: Taker | None = None
         self.read()
 
     def received(self, message: bytes) -> None:
@@ -107,6 +111,7 @@ class RestInferCall(StreamCall):
 
     def half_closed(self) -> None:
         """Begin, if the whole body has come."""
+        self.received_ns = time.monotonic_ns()
         if not self.open or self._path is None:
             self.finish(_CANCELLED, "the client left before it sent anything")
             return

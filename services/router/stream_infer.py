@@ -21,8 +21,7 @@ from services.core.errors import ServingError
 from services.core.wire_format import length_prefix
 from services.router.header_forwarding import NO_FORWARDING, HeaderForwarding
 from services.router.inference import Inference
-from services.router.pending_request import refuse
-from services.router.route_scheduler import RouteScheduler
+from services.router.pending_request import Taker, refuse
 
 STREAM_INFER_METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 
@@ -64,7 +63,12 @@ class StreamedRequest:
         self._stream = stream
         self.body = body
         self.open = True
-        self.scheduler: RouteScheduler | None = None
+        self.scheduler: Taker | None = None
+
+    @property
+    def metadata(self) -> NativeMetadata:
+        """Of its stream."""
+        return self._stream.metadata
 
     def answer(self, message: bytes) -> None:
         """Send the response, marked as the only one."""

@@ -1,0 +1,123 @@
+"""Which requests are traced. Pure.
+
+Every router counts for itself: one of ``rate`` requests that *it* gets. The count
+is control's: with several routers the last of it may be sampled by more than one,
+and control keeps the first that come.
+
+Source: Triton's trace extension.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+_UNLIMITED: Final = -1
+# W3C Trace Context: version, trace id, parent id, flags; the lowest flag is "sampled".
+_TRACEPARENT_PARTS: Final = 4
+_SAMPLED_FLAG: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceScope:
+    """What holds for some models.
+
+    Attributes:
+        session: Control's number for these settings.
+        rate: One of so many requests; 0: none.
+        count: How many more at most; negative: any number.
+        timestamps: Whether times are wanted.
+        tensors: Whether the tensors are.
+    """
+
+    session: int
+    rate: int = 0
+    count: int = _UNLIMITED
+    timestamps: bool = True
+    tensors: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSettings:
+    """What holds for all models.
+
+    Attributes:
+        overall: Of the models that have nothing of their own.
+        models: Of the others.
+        follows_callers: A request whose caller is traced is traced too.
+    """
+
+    overall: TraceScope
+    models: Mapping[str, TraceScope] = field(default_factory=dict)
+    follows_callers: bool = False
+
+
+@dataclass(slots=True)
+class _Counter:
+    scope: TraceScope
+    seen: int = 0
+    left: int = _UNLIMITED
+
+
+class TraceSampler:
+    """Counts requests, and picks some."""
+
+    def __init__(self) -> None:
+        """Begin with tracing off."""
+        off = TraceScope(session=0)
+        self._settings = TraceSettings(overall=off)
+        self._counters: dict[int, _Counter] = {}
+        self.follow(self._settings)
+
+    def follow(self, settings: TraceSettings) -> None:
+        """Sample by ``settings``; a session that goes on keeps its place."""
+        before, self._settings = self._counters, settings
+        self._counters = {}
+        for scope in (settings.overall, *settings.models.values()):
+            known = before.get(scope.session)
+            self._counters[scope.session] = _Counter(
+                scope=scope, seen=known.seen if known else 0, left=scope.count
+            )
+
+    def is_on_for(self, model: str) -> bool:
+        """Whether any request of ``model`` could be picked."""
+        return self._scope_of(model).rate > 0
+
+    @property
+    def follows_callers(self) -> bool:
+        """Whether the caller's own sampling is asked."""
+        return self._settings.follows_callers
+
+    def sample(self, model: str, traceparent: str = "") -> TraceScope | None:
+        """Count one request; return how to trace it, None if it is not.
+
+        Args:
+            model: Whose request.
+            traceparent: The caller's W3C trace context, where callers are followed.
+        """
+        counter = self._counters[self._scope_of(model).session]
+        scope = counter.scope
+        if not scope.rate:
+            return None
+        if self._settings.follows_callers and is_sampled(traceparent):
+            return scope
+        if counter.left == 0:
+            return None
+        counter.seen += 1
+        if counter.seen % scope.rate:
+            return None
+        counter.left = max(counter.left - 1, min(counter.left, _UNLIMITED))
+        return scope
+
+    def _scope_of(self, model: str) -> TraceScope:
+        return self._settings.models.get(model, self._settings.overall)
+
+
+def is_sampled(traceparent: str) -> bool:
+    """Tell whether a W3C ``traceparent`` says that its caller is traced."""
+    parts = traceparent.split("-")
+    if len(parts) < _TRACEPARENT_PARTS:
+        return False
+    try:
+        return bool(int(parts[3], 16) & _SAMPLED_FLAG)
+    except ValueError:
+        return False

@@ -1,0 +1,164 @@
+"""The shell around sampling: traced requests on their way, and their traces to control.
+
+With tracing off nothing here is on a request's way: each model's requests go straight
+to its scheduler.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from services.router.batch_response import timing_of
+from services.router.ensemble_run import StepCall
+from services.router.pending_request import Execution, PendingRequest
+from services.router.route_scheduler import RouteScheduler
+from services.router.streamed_replies import DecoupledRequest
+from services.router.trace_sampler import TraceSampler, TraceScope, TraceSettings
+from services.router.traced_request import (
+    Arrival,
+    RequestTrace,
+    TracedRequest,
+    TracedStreamRequest,
+)
+
+
+class TraceOutlet(Protocol):
+    """Where traces go."""
+
+    def sampled(self, session: int) -> None:
+        """Say that a request is going to be traced."""
+        ...
+
+    def ended(self, scope: TraceScope, trace: RequestTrace) -> None:
+        """Hand over a finished trace."""
+        ...
+
+
+class Tracer:
+    """Decides which requests are traced, and watches those."""
+
+    def __init__(
+        self,
+        outlet: TraceOutlet,
+        arrival_of: Callable[[PendingRequest], Arrival],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Begin with tracing off.
+
+        Args:
+            outlet: Gets the traces.
+            arrival_of: Tells how a request came in.
+            now_ns: The monotonic clock.
+        """
+        self._outlet = outlet
+        self._arrival_of = arrival_of
+        self._now_ns = now_ns
+        self._sampler = TraceSampler()
+
+    def follow(self, settings: TraceSettings) -> None:
+        """Sample by ``settings``; ``taker_for`` may have other answers now."""
+        self._sampler.follow(settings)
+
+    def taker_for(self, scheduler: RouteScheduler) -> "RouteScheduler | TracedTaker":
+        """Return what takes the requests for ``scheduler``: it itself if it can."""
+        if not self._sampler.is_on_for(scheduler.route.model):
+            return scheduler
+        return TracedTaker(scheduler, self)
+
+    def stand_in(
+        self,
+        request: PendingRequest,
+        scheduler: RouteScheduler,
+        on_end: Callable[[PendingRequest], object],
+    ) -> TracedRequest | None:
+        """Count a request; return what stands for it if it is traced.
+
+        Args:
+            request: The client's, just admitted.
+            scheduler: Who takes it.
+            on_end: Called with ``request`` when its trace is finished.
+        """
+        sampler, route = self._sampler, scheduler.route
+        arrival = None
+        if sampler.follows_callers:
+            arrival = self._arrival_of(request)
+        scope = sampler.sample(route.model, arrival.traceparent if arrival else "")
+        if scope is None:
+            return None
+
+        def ended(trace: RequestTrace) -> None:
+            on_end(request)
+            self._outlet.ended(scope, trace)
+
+        self._outlet.sampled(scope.session)
+        trace = RequestTrace(model=route.model, version=route.version)
+        came = arrival or self._arrival_of(request)
+        tensors, now_ns = scope.tensors, self._now_ns
+        if route.config.decoupled and isinstance(request, DecoupledRequest):
+            return TracedStreamRequest(
+                request, trace, came, ended, now_ns, keeps_tensors=tensors
+            )
+        return TracedRequest(request, trace, came, ended, now_ns, keeps_tensors=tensors)
+
+    def executed(self, execution: Execution, message: bytes) -> None:
+        """Note an execution in the traces of its requests, if any has one."""
+        for request in execution.batch:
+            trace = trace_of(request)
+            if trace is None:
+                continue
+            timing, _ = timing_of(message)
+            trace.executed(execution.dispatched_ns, timing, self._now_ns())
+
+
+class TracedTaker:
+    """Stands before a scheduler; some requests go in observed."""
+
+    __slots__ = ("_scheduler", "_timed", "_traced", "_tracer")
+
+    def __init__(self, scheduler: RouteScheduler, tracer: Tracer) -> None:
+        """Stand before ``scheduler``."""
+        self._scheduler = scheduler
+        self._tracer = tracer
+        self._timed: PendingRequest | None = None
+        self._traced: dict[PendingRequest, TracedRequest] = {}
+
+    def time(self, request: PendingRequest) -> None:
+        """Have the times of ``request``, which is enqueued next, in its response."""
+        self._timed = request
+
+    def enqueue(self, request: PendingRequest) -> None:
+        """Hand an admitted request on."""
+        is_timed, self._timed = self._timed is request, None
+        traced = self._tracer.stand_in(request, self._scheduler, self._traced.pop)
+        if traced is not None:
+            self._traced[request] = traced
+        if is_timed:
+            self._scheduler.time(traced or request)
+        self._scheduler.enqueue(traced or request)
+
+    def forget(self, request: PendingRequest) -> None:
+        """Drop a request whose client has left."""
+        traced = self._traced.get(request)
+        self._scheduler.forget(traced or request)
+        if traced is not None:
+            traced.leave()
+
+
+def trace_of(request: object) -> RequestTrace | None:
+    """Return the trace of whom ``request`` stands for; None if it has none.
+
+    A step of an ensemble has a trace of its own in that of the ensemble's request.
+    """
+    if isinstance(request, TracedRequest):
+        return request.trace
+    inner = getattr(request, "request", None)
+    trace = trace_of(inner) if inner is not None else None
+    if trace is None or not isinstance(request, StepCall):
+        return trace
+    if request not in trace.steps:
+        route = request.scheduler.route
+        step = trace.steps[request] = RequestTrace(
+            model=route.model, version=route.version, is_step=True
+        )
+        step.begin(at_ns=request.enqueued_ns, queued_ns=request.enqueued_ns)
+    return trace.steps[request]

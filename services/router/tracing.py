@@ -1,0 +1,21 @@
+"""Brings sampling, traced requests and control together."""
+
+from protos import control_pb2
+from services.router.control_client import ControlClient
+from services.router.inference import Inference
+from services.router.trace_arrival import arrival_of
+from services.router.trace_reporter import TraceReporter, settings_from_proto
+from services.router.tracer import Tracer
+
+
+def connect_tracing(control: ControlClient, inference: Inference) -> None:
+    """Trace the requests of ``inference`` as ``control`` says, and report to it."""
+    reporter = TraceReporter(control.send)
+    tracer = Tracer(reporter, arrival_of)
+
+    def obey(update: control_pb2.RouterUpdate) -> None:
+        tracer.follow(settings_from_proto(update.trace_settings))
+        inference.trace_by(tracer)
+        reporter.applied(update.trace_settings.revision)
+
+    control.on_update("trace_settings", obey)
