@@ -1,7 +1,7 @@
 """What a runtime has to offer to serve models."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from services.core.datatype import DataType
 from services.core.model_config import ModelConfig
 from services.worker.device import Device
+from services.worker.peers import Peers
 from services.worker.request_details import RequestDetails
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
@@ -25,6 +26,7 @@ class ModelSource:
         directory: ``<repository>/<model>/<version>``, absolute.
         device: The one this worker has.
         config_json: ``config`` as the configuration endpoint shows it.
+        peers: The way to other models.
     """
 
     config: ModelConfig
@@ -32,6 +34,7 @@ class ModelSource:
     directory: str
     device: Device
     config_json: str = "{}"
+    peers: Peers = field(default_factory=Peers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import gc
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
@@ -30,13 +30,13 @@ from services.worker.backend import (
 )
 from services.worker.execution import Execution
 from services.worker.instance import Instance, Run, Stream, StreamedRun
-from services.worker.labels import Labels, read_labels
+from services.worker.labels import read_labels
+from services.worker.memory import MemoryUse, measure
+from services.worker.peers import Peers
 from services.worker.request_execution import RequestExecution
 from services.worker.signature import Signature
 from services.worker.streamed_execution import StreamedExecution
-
-# Loading is mostly reading files and optimising graphs: a few at once pay.
-_LOADING_THREADS: Final = 4
+from services.worker.warmup import warm_up
 
 # What precedes a message in the repository index, by the kind of error.
 _KINDS: Final = (
@@ -66,8 +66,8 @@ class LoadOrder:
 class Reports(Protocol):
     """How control is told what became of its orders; from any thread."""
 
-    def loaded(self, generation: int) -> None:
-        """All instances stand and dial the routers."""
+    def loaded(self, generation: int, memory: MemoryUse) -> None:
+        """All instances stand and dial the routers; ``memory`` is what it took."""
         ...
 
     def load_failed(self, generation: int, message: str) -> None:
@@ -94,6 +94,7 @@ Dial: TypeAlias = Callable[[LoadOrder, str, str], Stream]
 class _Loaded:
     backends: tuple[AnyBackend, ...]
     instances: tuple[Instance, ...]
+    memory: MemoryUse
 
     def connect(self, endpoints: tuple[str, ...]) -> None:
         for instance in self.instances:
@@ -109,6 +110,8 @@ class Loader:
         dial: Dial,
         clock: Clock,
         reports: Reports,
+        *,
+        threads: int = 4,
     ) -> None:
         """Begin with nothing loaded.
 
@@ -117,17 +120,19 @@ class Loader:
             dial: Opens a stream: order, instance name, router endpoint.
             clock: For the batches' timing.
             reports: Is told the outcomes.
+            threads: How many models are loaded at once.
         """
         self._find_runtime = find_runtime
         self._dial = dial
         self._clock = clock
         self._reports = reports
+        self._peers = Peers()
         self._lock = threading.Lock()
         self._endpoints: tuple[str, ...] = ()
         # None while it is being loaded.
         self._models: dict[int, _Loaded | None] = {}
         self._unwanted: set[int] = set()
-        self._threads = ThreadPoolExecutor(_LOADING_THREADS, "load")
+        self._threads = ThreadPoolExecutor(threads, "load")
 
     def generations(self) -> tuple[int, ...]:
         """Return what is served now."""
@@ -136,6 +141,7 @@ class Loader:
 
     def connect(self, endpoints: Sequence[str]) -> None:
         """Have every instance serve these routers and no others."""
+        self._peers.connect(endpoints)
         with self._lock:
             self._endpoints = tuple(endpoints)
             for model in self._models.values():
@@ -147,14 +153,12 @@ class Loader:
         generation = order.generation
         with self._lock:
             self._unwanted.discard(generation)
-            if generation in self._models:
-                is_loaded = self._models[generation] is not None
-            else:
-                is_loaded = False
-                self._models[generation] = None
+            is_known = generation in self._models
+            loaded = self._models.setdefault(generation, None)
+            if not is_known:
                 self._threads.submit(self._load, order)
-        if is_loaded:
-            self._reports.loaded(generation)
+        if loaded is not None:
+            self._reports.loaded(generation, loaded.memory)
 
     def unload(self, generation: int) -> None:
         """Begin to unload, now or as soon as it is loaded."""
@@ -183,21 +187,22 @@ class Loader:
             thread.start()
         for thread in threads:
             thread.join()
+        for model in loaded:
+            for backend in model.backends:
+                backend.unload()
+        self._peers.close()
 
     def _load(self, order: LoadOrder) -> None:
-        generation, source = order.generation, order.source
+        generation = order.generation
+        source = replace(order.source, peers=self._peers)
         try:
-            labels = read_labels(source)
-            backends = tuple(self._find_runtime(source).load(source, order.places))
+            model = self._make(order, source)
         except Exception as error:  # noqa: BLE001 - the boundary: it is reported
             with self._lock:
                 del self._models[generation]
                 self._unwanted.discard(generation)
             self._reports.load_failed(generation, describe(error))
             return
-        model = _Loaded(
-            backends=backends, instances=self._instances(order, backends, labels)
-        )
         with self._lock:
             self._models[generation] = model
             is_unwanted = generation in self._unwanted
@@ -211,26 +216,31 @@ class Loader:
             "model loaded",
             model=source.config.name,
             version=source.version,
-            instances=len(backends),
+            instances=len(model.instances),
         )
-        self._reports.loaded(generation)
+        self._reports.loaded(generation, model.memory)
 
-    def _instances(
-        self,
-        order: LoadOrder,
-        backends: Sequence[AnyBackend],
-        labels: Labels,
-    ) -> tuple[Instance, ...]:
-        source = order.source
-        signature = Signature.from_config(source.config, source.version, labels)
-        return tuple(
-            Instance(
-                place.name,
-                _run(signature, backend, self._clock),
-                partial(self._dial, order, place.name),
-            )
-            for place, backend in zip(order.places, backends, strict=True)
+    def _make(self, order: LoadOrder, source: ModelSource) -> _Loaded:
+        """Load a model and warm its instances up; they dial nobody yet."""
+        before = measure(source.device)
+        labels = read_labels(source)
+        backends = tuple(self._find_runtime(source).load(source, order.places))
+        try:
+            signature = Signature.from_config(source.config, source.version, labels)
+            runs = [
+                (place.name, _run(signature, backend, self._clock))
+                for place, backend in zip(order.places, backends, strict=True)
+            ]
+            warm_up(source, runs)
+        except Exception:
+            for backend in backends:
+                backend.unload()
+            raise
+        instances = tuple(
+            Instance(name, run, partial(self._dial, order, name)) for name, run in runs
         )
+        memory = measure(source.device).since(before)
+        return _Loaded(backends=backends, instances=instances, memory=memory)
 
     def _unload(self, generation: int) -> None:
         with self._lock:

@@ -81,6 +81,7 @@ PURE: Final = (
     "stack/file_features.py",
     "stack/flags.py",
     "stack/model_states.py",
+    "stack/observation_flags.py",
     "stack/plan.py",
     "stack/restart.py",
     "stack/settings.py",

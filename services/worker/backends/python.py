@@ -51,6 +51,7 @@ class PythonRuntime:
                     _starter(python, place.name),
                     initialize_order(source, place, file),
                     [one.datatype for one in input_specs(source.config)],
+                    source.peers,
                 )
                 instances.append(instance)
         except BaseException:
@@ -68,7 +69,7 @@ class PythonRuntime:
         if _AUTO_COMPLETE not in Path(file).read_bytes():
             return CompletedConfig(json=source.config_json)
         name = source.config.name
-        child = _starter(_interpreter(source), name)(lambda _: None, lambda *_: None)
+        child = _starter(_interpreter(source), name)(_ignore, _ignore)
         order = json.dumps({"file": file, "config": source.config_json})
         try:
             frame = child.order(Kind.COMPLETE_CONFIG, order.encode())
@@ -128,6 +129,10 @@ def _interpreter(source: ModelSource) -> str:
     return environment.interpreter(dict(source.config.parameters), folder)
 
 
+def _ignore(_child: Child, _: object) -> None:
+    """Take no notice of a process that only completes a configuration."""
+
+
 def _kind(source: ModelSource, place: InstancePlace) -> str:
     groups = source.config.instance_groups
     kind = groups[place.group].kind if place.group < len(groups) else InstanceKind.AUTO
@@ -138,7 +143,7 @@ def _kind(source: ModelSource, place: InstancePlace) -> str:
 
 def _starter(python: str, name: str) -> StartChild:
     def start(
-        on_event: Callable[[Frame], None], on_end: Callable[[Child, int], None]
+        on_event: Callable[[Child, Frame], None], on_end: Callable[[Child, int], None]
     ) -> Child:
         return Child(python, name, on_event, on_end, environment.variables(python))
 

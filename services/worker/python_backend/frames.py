@@ -35,6 +35,7 @@ class Kind(enum.IntEnum):
     LOG = 16
     STREAMED = 17
     CALL = 18
+    CANCEL_CALL = 19
     # Worker to model, at any time.
     CANCEL = 32
     ANSWER = 33

@@ -51,7 +51,7 @@ class Child:
         self,
         python: str,
         name: str,
-        on_event: Callable[[Frame], None],
+        on_event: "Callable[[Child, Frame], None]",
         on_end: "Callable[[Child, int], None]",
         environment: dict[str, str] | None = None,
     ) -> None:
@@ -60,7 +60,7 @@ class Child:
         Args:
             python: The interpreter.
             name: Of the instance, for the process list.
-            on_event: Given what it sends unasked; called by one thread.
+            on_event: Given it and what it sends unasked; called by one thread.
             on_end: Given it and its status (-N: killed by signal N) at its end.
             environment: In place of this process's.
 
@@ -121,10 +121,10 @@ class Child:
         except (OSError, EOFError) as error:
             raise ProcessGoneError(error) from error
 
-    def tell(self, kind: Kind, body: bytes) -> None:
+    def tell(self, kind: Kind, body: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send what needs no answer, from any thread; nothing if it has ended."""
         with contextlib.suppress(OSError):
-            self._events.send(kind, body)
+            self._events.send(kind, body, descriptors)
 
     def finalize(self) -> None:
         """Finalize the model and end the process, kindly if it lets us."""
@@ -149,7 +149,7 @@ class Child:
             except EOFError:
                 return
             try:
-                self._on_event(frame)
+                self._on_event(self, frame)
             except Exception:  # noqa: BLE001 - logged; others may follow
                 _log.exception("an event of a model was lost", name=self._name)
 

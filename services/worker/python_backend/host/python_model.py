@@ -15,8 +15,10 @@ from services.worker.backend import (
     BackendFailure,
     Deliver,
 )
+from services.worker.peers import Peers
 from services.worker.python_backend.frames import Frame, Kind
-from services.worker.python_backend.host.child import ProcessGoneError
+from services.worker.python_backend.host.child import Child, ProcessGoneError
+from services.worker.python_backend.host.nested_calls import NestedCalls
 from services.worker.python_backend.host.supervised_child import (
     StartChild,
     SupervisedChild,
@@ -37,7 +39,12 @@ class PythonModel:
     """One instance that answers each request once; see RequestBackend."""
 
     def __init__(
-        self, name: str, start: StartChild, order: bytes, datatypes: Sequence[DataType]
+        self,
+        name: str,
+        start: StartChild,
+        order: bytes,
+        datatypes: Sequence[DataType],
+        peers: Peers,
     ) -> None:
         """Start the process and initialize the model.
 
@@ -46,11 +53,12 @@ class PythonModel:
             start: See SupervisedChild.
             order: The body of INITIALIZE.
             datatypes: Of the inputs, in the configuration's order.
+            peers: The way to other models.
 
         Raises:
             BackendError: the model cannot be initialized.
         """
-        self._conversation = _Conversation(name, start, order, datatypes)
+        self._conversation = _Conversation(name, start, order, datatypes, peers)
 
     @property
     def pid(self) -> int:
@@ -72,7 +80,12 @@ class DecoupledPythonModel:
     """One instance that answers when it likes; see DecoupledBackend."""
 
     def __init__(
-        self, name: str, start: StartChild, order: bytes, datatypes: Sequence[DataType]
+        self,
+        name: str,
+        start: StartChild,
+        order: bytes,
+        datatypes: Sequence[DataType],
+        peers: Peers,
     ) -> None:
         """Start the process and initialize the model; as PythonModel does."""
         self._lock = threading.Lock()
@@ -84,6 +97,7 @@ class DecoupledPythonModel:
             start,
             order,
             datatypes,
+            peers,
             on_streamed=self._streamed,
             on_lost=self._lost,
         )
@@ -158,6 +172,7 @@ class _Conversation:
         start: StartChild,
         order: bytes,
         datatypes: Sequence[DataType],
+        peers: Peers,
         *,
         on_streamed: Callable[[Frame], None] | None = None,
         on_lost: Callable[[], None] | None = None,
@@ -167,6 +182,7 @@ class _Conversation:
         self._on_streamed = on_streamed
         self._on_lost = on_lost
         self._is_fresh = True
+        self._nested = NestedCalls(peers)
         self.child = SupervisedChild(name, start, order, self._event, self._lost)
 
     def execute(
@@ -207,13 +223,18 @@ class _Conversation:
 
     def _lost(self) -> None:
         self._is_fresh = False
+        self._nested.cancel_all()
         if self._on_lost is not None:
             self._on_lost()
 
-    def _event(self, frame: Frame) -> None:
+    def _event(self, child: Child, frame: Frame) -> None:
         if frame.kind == Kind.LOG:
             level = _LEVELS[min(frame.body[0], len(_LEVELS) - 1)]
             text = frame.body[1:].decode(errors="replace")
             getattr(_log, level)(text, instance=self._name)
         elif frame.kind == Kind.STREAMED and self._on_streamed is not None:
             self._on_streamed(frame)
+        elif frame.kind == Kind.CALL:
+            self._nested.begin(frame, child)
+        elif frame.kind == Kind.CANCEL_CALL:
+            self._nested.cancel(frame)

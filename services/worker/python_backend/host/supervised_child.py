@@ -12,7 +12,9 @@ from services.worker.python_backend.host.child import Child, ProcessGoneError
 
 _log = structlog.get_logger(__name__)
 
-StartChild = Callable[[Callable[[Frame], None], Callable[[Child, int], None]], Child]
+StartChild = Callable[
+    [Callable[[Child, Frame], None], Callable[[Child, int], None]], Child
+]
 
 
 class SupervisedChild:
@@ -23,7 +25,7 @@ class SupervisedChild:
         name: str,
         start: StartChild,
         order: bytes,
-        on_event: Callable[[Frame], None],
+        on_event: Callable[[Child, Frame], None],
         on_lost: Callable[[], None],
     ) -> None:
         """Start the process and initialize the model.
@@ -32,7 +34,7 @@ class SupervisedChild:
             name: Of the instance.
             start: Starts a process, given who is told of its events and its end.
             order: The body of INITIALIZE.
-            on_event: Given what the process sends unasked.
+            on_event: Given what a process sends unasked.
             on_lost: Called when a process has died, before the next one starts.
 
         Raises:

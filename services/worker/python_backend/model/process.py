@@ -9,10 +9,12 @@ import threading
 from typing import Any
 
 from services.worker.python_backend.frames import Frame, FrameSocket, Kind
+from services.worker.python_backend.model.calls import OtherModels
 from services.worker.python_backend.model.errors import describe
 from services.worker.python_backend.model.execution import ModelExecution, Names
 from services.worker.python_backend.model.loading import completed_config, load_class
 from services.worker.python_backend.model.log import Logger
+from services.worker.python_backend.model.request import set_caller
 
 _CANCELLATION = struct.Struct("<QI")
 
@@ -46,10 +48,12 @@ class ModelProcess:
         self._events = events
         self._model: Any = None
         self._execution: ModelExecution | None = None
+        self._others = OtherModels(events)
 
     def run(self) -> None:
         """Obey until the worker hangs up, or has the model finalized."""
         Logger.write = self._log
+        set_caller(self._others)
         threading.Thread(target=self._listen, name="events", daemon=True).start()
         while True:
             try:
@@ -109,8 +113,11 @@ class ModelProcess:
             try:
                 frame = self._events.receive()
             except EOFError:
+                self._others.give_up()
                 return
-            if frame.kind == Kind.CANCEL and self._execution is not None:
+            if frame.kind == Kind.ANSWER:
+                self._others.answered(frame)
+            elif frame.kind == Kind.CANCEL and self._execution is not None:
                 self._execution.cancel(*_CANCELLATION.unpack(frame.body))
 
     def _log(self, level: int, message: str) -> None:

@@ -1,9 +1,11 @@
 """Requests: those a model is given, and those it makes."""
 
+import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from services.worker.python_backend.model.errors import TritonModelException
 from services.worker.python_backend.model.response import InferenceResponse
@@ -35,14 +37,65 @@ class InferenceTrace:
         return ""
 
 
-# Set by the process: the model itself has no way to reach the worker.
-_caller: Callable[..., Any] | None = None
+class Caller(Protocol):
+    """The way to other models."""
+
+    def infer(self, request: "InferenceRequest") -> "Future[InferenceResponse]":
+        """Have another model answer once."""
+        ...
+
+    def stream(self, request: "InferenceRequest") -> Any:  # noqa: ANN401 - an iterator
+        """Have a decoupled model answer."""
+        ...
+
+    def manage(self, operation: str, **details: object) -> dict[str, Any]:
+        """Have models loaded or unloaded, or ask whether one is ready."""
+        ...
 
 
-def set_caller(caller: Callable[..., Any]) -> None:
-    """Let requests made by the model be answered."""
-    global _caller  # noqa: PLW0603 - one process, one model
-    _caller = caller
+# Set by the process: one process, one model.
+_callers: list[Caller] = []
+
+
+def set_caller(caller: Caller) -> None:
+    """Let calls to other models take this way."""
+    _callers[:] = [caller]
+
+
+def load_model(model_name: str, files: dict[str, bytes | str] | None = None) -> None:
+    """Have a model loaded, or loaded again; files and configuration may be given.
+
+    Args:
+        model_name: In the repository.
+        files: "config" with a configuration in JSON, and "file:<version>/<name>"
+            with contents.
+
+    Raises:
+        TritonModelException: it cannot be loaded.
+    """
+    given = {
+        key: value if isinstance(value, str) else value.decode("latin-1")
+        for key, value in (files or {}).items()
+    }
+    _caller().manage("load", model=model_name, files=given)
+
+
+def unload_model(
+    model_name: str,
+    unload_dependents: bool = False,  # noqa: FBT001, FBT002 - Triton's signature
+) -> None:
+    """Have a model unloaded, and on request what it consists of.
+
+    Raises:
+        TritonModelException: there is no such model.
+    """
+    _caller().manage("unload", model=model_name, dependents=unload_dependents)
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Return whether a model can be called."""
+    found = _caller().manage("ready", model=model_name, version=model_version)
+    return bool(found["ready"])
 
 
 class InferenceRequest:
@@ -163,6 +216,10 @@ class InferenceRequest:
         """Return the client's parameters as a JSON object."""
         return json.dumps(self._parameters)
 
+    def parameter_values(self) -> dict[str, object]:
+        """Return the parameters themselves."""
+        return self._parameters
+
     def preferred_memory(self) -> PreferredMemory:
         """Return where the outputs should lie."""
         return self._preferred_memory
@@ -202,22 +259,33 @@ class InferenceRequest:
         decoupled: bool = False,  # noqa: FBT001, FBT002 - Triton's signature
         execution_timeout: int = 0,
     ) -> Any:  # noqa: ANN401 - a response, or an iterator of them
-        """Have another model answer; see ``calls``."""
-        return _reach()(self, decoupled, execution_timeout)
+        """Have another model answer, and wait for it.
+
+        Args:
+            decoupled: Whether any number of responses may come.
+            execution_timeout: In microseconds; in place of the request's own.
+
+        Returns:
+            A response, which may be an error; or an iterator of responses.
+        """
+        self._timeout = execution_timeout or self._timeout
+        if decoupled:
+            return _caller().stream(self)
+        return _caller().infer(self).result()
 
     async def async_exec(
         self,
         decoupled: bool = False,  # noqa: FBT001, FBT002 - Triton's signature
         execution_timeout: int = 0,
     ) -> Any:  # noqa: ANN401 - a response, or an iterator of them
-        """Have another model answer without blocking this thread."""
-        import asyncio  # noqa: PLC0415 - most models never need it
+        """Have another model answer; as ``exec``, without blocking the thread."""
+        self._timeout = execution_timeout or self._timeout
+        if decoupled:
+            return _caller().stream(self)
+        return await asyncio.wrap_future(_caller().infer(self))
 
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self.exec, decoupled, execution_timeout)
 
-
-def _reach() -> Callable[..., InferenceResponse]:
-    if _caller is None:
+def _caller() -> Caller:
+    if not _callers:
         raise TritonModelException("other models cannot be called from here")
-    return _caller
+    return _callers[0]

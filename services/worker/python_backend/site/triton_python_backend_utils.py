@@ -26,6 +26,9 @@ from services.worker.python_backend.model.request import (
     InferenceRequest,
     InferenceTrace,
     PreferredMemory,
+    is_model_ready,
+    load_model,
+    unload_model,
 )
 from services.worker.python_backend.model.response import InferenceResponse
 from services.worker.python_backend.model.sender import (
@@ -71,9 +74,12 @@ __all__ = [
     "get_input_tensor_by_name",
     "get_output_config_by_name",
     "get_output_tensor_by_name",
+    "is_model_ready",
+    "load_model",
     "numpy_to_triton_type",
     "serialize_byte_tensor",
     "triton_string_to_numpy",
     "triton_to_numpy_type",
+    "unload_model",
     "using_decoupled_model_transaction_policy",
 ]
