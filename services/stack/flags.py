@@ -69,6 +69,11 @@ def _alias(name: str, of: str, kind: Kind, *, repeated: bool = False) -> Flag:
     )
 
 
+def _old_trace(name: str, kind: Kind, *, repeated: bool = False) -> Flag:
+    text = "deprecated; use --trace-config"
+    return _honoured(name, kind, text, repeated=repeated)
+
+
 _SWITCH, _BOOL, _INTEGER, _NUMBER, _TEXT = Kind
 
 # Reasons that several ignored flags share.
@@ -147,7 +152,9 @@ TRITON_FLAGS: Final[tuple[Flag, ...]] = (
     _honoured("metrics-port", _INTEGER, "the port of metrics"),
     _honoured("metrics-interval-ms", _NUMBER, "how often CPU and GPU are looked at"),
     _honoured("metrics-config", _TEXT, "SETTING=VALUE", repeated=True),
-    _ignored("trace-config", _TEXT, _NOT_YET, repeated=True),
+    _honoured(
+        "trace-config", _TEXT, "[MODE,]SETTING=VALUE: what is traced", repeated=True
+    ),
     _ignored("cache-config", _TEXT, _NOT_YET, repeated=True),
     _ignored("cache-directory", _TEXT, _NOT_YET),
     _ignored("rate-limit", _TEXT, _NOT_YET),
@@ -165,11 +172,11 @@ TRITON_FLAGS: Final[tuple[Flag, ...]] = (
     _ignored("repoagent-directory", _TEXT, _NOT_YET),
     _alias("strict-model-config", "disable-auto-complete-config", _BOOL),
     _ignored("response-cache-byte-size", _INTEGER, _NOT_YET),
-    _ignored("trace-file", _TEXT, _NOT_YET),
-    _ignored("trace-level", _TEXT, _NOT_YET, repeated=True),
-    _ignored("trace-rate", _INTEGER, _NOT_YET),
-    _ignored("trace-count", _INTEGER, _NOT_YET),
-    _ignored("trace-log-frequency", _INTEGER, _NOT_YET),
+    _old_trace("trace-file", _TEXT),
+    _old_trace("trace-level", _TEXT, repeated=True),
+    _old_trace("trace-rate", _INTEGER),
+    _old_trace("trace-count", _INTEGER),
+    _old_trace("trace-log-frequency", _INTEGER),
 )
 
 OWN_FLAGS: Final[tuple[Flag, ...]] = (

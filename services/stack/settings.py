@@ -8,6 +8,7 @@ from services.core.header_pattern import header_pattern
 from services.core.logs import LogSettings
 from services.core.restrictions import parse_restrictions
 from services.stack.command_line import CommandLine, UsageError, Value
+from services.stack.observation_flags import observation_flags
 
 MODEL_CONTROL_MODES = ("none", "explicit", "poll")
 LOG_FORMATS = ("default", "iso8601")
@@ -176,7 +177,7 @@ def _control_flags(values: Values) -> tuple[str, ...]:
             flags.append(f"--{name}={number}")
     if "model-config-name" in values:
         flags.append(f"--model-config-name={values['model-config-name'][-1]}")
-    return (*flags, *_metrics_flags(values))
+    return (*flags, *_metrics_flags(values), *observation_flags(values))
 
 
 def _metrics_flags(values: Values) -> tuple[str, ...]:
