@@ -154,15 +154,22 @@ class ModelLoaded(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GENERATION_FIELD_NUMBER: _builtins.int
+    CPU_BYTES_FIELD_NUMBER: _builtins.int
+    GPU_BYTES_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
+    cpu_bytes: _builtins.int
+    """What the worker and its children hold more than before the load."""
+    gpu_bytes: _builtins.int
     def __init__(
         self,
         *,
         generation: _builtins.int = ...,
+        cpu_bytes: _builtins.int = ...,
+        gpu_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_bytes", b"cpu_bytes", "generation", b"generation", "gpu_bytes", b"gpu_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from services.control.model_registry import (
     Generation,
+    MemoryUse,
     PlacedInstance,
     VersionSpec,
     Worker,
@@ -62,10 +63,17 @@ class WorkerLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstancesLoaded:
-    """A worker serves all its instances of a generation."""
+    """A worker serves all its instances of a generation.
+
+    Attributes:
+        worker_id: Who.
+        generation: Its number.
+        memory: What they took.
+    """
 
     worker_id: str
     generation: int
+    memory: MemoryUse = MemoryUse()  # noqa: RUF009  frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from services.control.events import (
 from services.control.model_registry import (
     UNLOADED,
     Generation,
+    MemoryUse,
     ModelRegistry,
     PlacedInstance,
     VersionKey,
@@ -104,10 +105,18 @@ class Generations:
         """Tell a worker to drop what it has of a generation."""
         self._actions.append(UnloadInstances(worker_id=worker_id, generation=number))
 
-    def mark_loaded(self, generation: Generation, worker_id: str) -> None:
-        """Note that a worker serves what it was told to."""
-        loaded = generation.loaded | {worker_id}
-        generation = self.registry.put(dataclasses.replace(generation, loaded=loaded))
+    def mark_loaded(
+        self, generation: Generation, worker_id: str, memory: MemoryUse | None = None
+    ) -> None:
+        """Note that a worker serves what it was told to, and what that took."""
+        known = {} if memory is None else {worker_id: memory}
+        generation = self.registry.put(
+            dataclasses.replace(
+                generation,
+                loaded=generation.loaded | {worker_id},
+                memory={**generation.memory, **known},
+            )
+        )
         if generation.state is ModelState.UNLOADING:
             self.registry.advance(generation, ModelEvent.LOADED)
 

@@ -63,6 +63,21 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """What one worker's instances of a generation took when they were loaded.
+
+    Attributes:
+        cpu_bytes: In the processes of the worker.
+        gpu_bytes: On its device.
+        gpu_index: Of that device.
+    """
+
+    cpu_bytes: int = 0
+    gpu_bytes: int = 0
+    gpu_index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedInstance:
     """One instance of a version, on the worker that a mapping names.
 
@@ -130,6 +145,7 @@ class Generation:
         reason: Why it is UNAVAILABLE.
         placed: Who has been told to load it and has not said it is gone.
         loaded: Those of ``placed`` who said that they serve it.
+        memory: What it took on each of them, as far as they said.
         former: Instances that workers had when they were lost. One that comes
             back and still serves them may keep them.
         refused: Workers that could not load it while others could.
@@ -149,6 +165,7 @@ class Generation:
     reason: str = ""
     placed: Placement = field(default_factory=dict)
     loaded: frozenset[str] = frozenset()
+    memory: Mapping[str, MemoryUse] = field(default_factory=dict)
     former: Placement = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
     failures: int = 0
@@ -163,6 +180,20 @@ class Generation:
         """The names of the instances that are placed."""
         return frozenset(
             instance.name for places in self.placed.values() for instance in places
+        )
+
+    @property
+    def memory_usage(self) -> tuple[tuple[str, int, int], ...]:
+        """Memory by Triton's kind ("CPU", "GPU") and device, in bytes; none empty."""
+        total = Counter[tuple[str, int]]()
+        for worker_id in self.loaded & self.memory.keys():
+            use = self.memory[worker_id]
+            total["CPU", 0] += use.cpu_bytes
+            total["GPU", use.gpu_index] += use.gpu_bytes
+        return tuple(
+            (kind, device, size)
+            for (kind, device), size in sorted(total.items())
+            if size
         )
 
     @property
@@ -187,6 +218,7 @@ class Generation:
             self,
             placed={**self.placed, worker_id: instances},
             loaded=self.loaded - {worker_id},
+            memory={k: v for k, v in self.memory.items() if k != worker_id},
             former={k: v for k, v in self.former.items() if k != worker_id},
         )
 

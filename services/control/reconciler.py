@@ -338,8 +338,8 @@ class Reconciler:
                 self._generations.unload(worker_id, event.generation)
             return
         match event:
-            case InstancesLoaded():
-                self._generations.mark_loaded(generation, worker_id)
+            case InstancesLoaded(memory=memory):
+                self._generations.mark_loaded(generation, worker_id, memory)
             case InstancesUnloaded():
                 self._generations.take_away(generation, worker_id)
             case InstancesFailed(reason=reason):

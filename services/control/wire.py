@@ -23,7 +23,7 @@ from services.control.events import (
     LoadInstances,
     UnloadInstances,
 )
-from services.control.model_registry import DeviceKind, Worker
+from services.control.model_registry import DeviceKind, MemoryUse, Worker
 from services.control.route_table import RouteTable
 from services.control.statistics_totals import Counted, Latencies, StatisticsReport
 from services.control.trace_wire import traces_to_proto
@@ -63,13 +63,22 @@ def worker_from_proto(hello: control_pb2.WorkerHello) -> Worker:
 
 
 def report_from_proto(
-    worker_id: str, report: control_pb2.WorkerReport
+    worker: Worker, report: control_pb2.WorkerReport
 ) -> InstancesLoaded | InstancesFailed | InstancesUnloaded | FileInspected | None:
     """Return what a worker says; None for what this release does not know."""
+    worker_id = worker.worker_id
     match report.WhichOneof("report"):
         case "loaded":
-            number = report.loaded.generation
-            return InstancesLoaded(worker_id=worker_id, generation=number)
+            memory = MemoryUse(
+                cpu_bytes=report.loaded.cpu_bytes,
+                gpu_bytes=report.loaded.gpu_bytes,
+                gpu_index=worker.device_index,
+            )
+            return InstancesLoaded(
+                worker_id=worker_id,
+                generation=report.loaded.generation,
+                memory=memory,
+            )
         case "load_failed":
             return InstancesFailed(
                 worker_id=worker_id,

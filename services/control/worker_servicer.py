@@ -53,7 +53,7 @@ class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
             self._supervisor.detach_worker(link, is_goodbye=is_goodbye)
 
     def _take(self, link: WorkerLink, report: control_pb2.WorkerReport) -> None:
-        event = wire.report_from_proto(link.worker.worker_id, report)
+        event = wire.report_from_proto(link.worker, report)
         if isinstance(event, FileInspected):
             self._supervisor.take_inspection(event)
         elif event is not None:

@@ -109,7 +109,7 @@ def plan(
     control before everyone who asks it what to do.
     """
     store = () if places.redis_url else (_store(settings, places),)
-    workers = tuple(_worker(places, device) for device in devices)
+    workers = tuple(_worker(settings, places, device) for device in devices)
     gateway = (_gateway(settings, places),) if needs_gateway(settings) else ()
     stages = (
         store,
@@ -169,6 +169,7 @@ def _control(settings: StackSettings, places: Places) -> ProcessSpec:
             "control",
             f"--listen={places.control_target}",
             *repositories,
+            f"--override-directory={places.state_directory / 'overrides'}",
             *settings.control_flags,
         ),
         environment={"REDIS_URL": redis_url},
@@ -198,7 +199,7 @@ def _router(settings: StackSettings, places: Places) -> ProcessSpec:
     )
 
 
-def _worker(places: Places, device: str) -> ProcessSpec:
+def _worker(settings: StackSettings, places: Places, device: str) -> ProcessSpec:
     return ProcessSpec(
         name=f"worker {device}",
         argv=(
@@ -207,6 +208,7 @@ def _worker(places: Places, device: str) -> ProcessSpec:
             f"--control={places.control_target}",
             f"--device={device}",
             f"--worker-id={device}",
+            *settings.worker_flags,
         ),
     )
 

@@ -27,6 +27,8 @@ from services.worker.device import (
 )
 
 _EXIT_TIMEOUT_S: Final = 30.0
+# Loading is mostly reading files and optimising graphs: a few at once pay.
+_LOADING_THREADS: Final = 4
 
 # Every stream has a thread that polls its own connection. Under epoll one thread
 # polls for all and wakes the one concerned, and the others in turn. With five
@@ -50,6 +52,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu or cuda:INDEX")
     parser.add_argument(
         "--worker-id", help="told apart by control (default: host, device and chance)"
+    )
+    parser.add_argument(
+        "--model-load-thread-count",
+        type=int,
+        default=_LOADING_THREADS,
+        help="how many models are loaded at once (default: 4)",
     )
     parser.add_argument("--exit-timeout-secs", type=float, default=_EXIT_TIMEOUT_S)
     parser.add_argument("--log-verbose", type=int, default=0)
@@ -87,7 +95,12 @@ def _serve(
     worker_id = settings.worker_id or (
         f"{socket.gethostname()}-{device.label}-{uuid.uuid4().hex[:8]}"
     )
-    worker = Worker(settings.control, worker_id, device)
+    worker = Worker(
+        settings.control,
+        worker_id,
+        device,
+        loading_threads=max(settings.model_load_thread_count, 1),
+    )
     worker.start()
     settle()
     _log.info("worker is up", worker=worker_id, device=device.label)

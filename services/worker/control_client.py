@@ -25,6 +25,7 @@ from services.worker.backend import (
 from services.worker.backoff import Backoff
 from services.worker.device import Device
 from services.worker.loader import Loader, LoadOrder, describe
+from services.worker.memory import MemoryUse
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -71,9 +72,13 @@ class ControlReports:
         if outbox is not None:
             outbox.put(_END)
 
-    def loaded(self, generation: int) -> None:
+    def loaded(self, generation: int, memory: MemoryUse) -> None:
         """See Reports."""
-        loaded = control_pb2.ModelLoaded(generation=generation)
+        loaded = control_pb2.ModelLoaded(
+            generation=generation,
+            cpu_bytes=memory.cpu_bytes,
+            gpu_bytes=memory.gpu_bytes,
+        )
         self._report(control_pb2.WorkerReport(loaded=loaded))
 
     def load_failed(self, generation: int, message: str) -> None:

@@ -109,6 +109,48 @@ def reply_error(code: int, text: str) -> bytes:
     return reply.SerializeToString()
 
 
+def infer_request(
+    model_name: str,
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]],
+    contents: Sequence[bytes],
+    *,
+    is_sequence: bool = False,
+) -> bytes:
+    """Return a ModelInferRequest of our own.
+
+    Args:
+        model_name: Whose.
+        tensors: Datatype and shape by input name.
+        contents: As on the wire, in the order of ``tensors``.
+        is_sequence: Whether it is a sequence of this one request.
+    """
+    request = inference_pb2.ModelInferRequest(model_name=model_name)
+    if is_sequence:
+        request.parameters["sequence_id"].int64_param = 1
+        request.parameters["sequence_start"].bool_param = True
+        request.parameters["sequence_end"].bool_param = True
+    for name, (datatype, shape) in tensors.items():
+        request.inputs.add(name=name, datatype=datatype, shape=shape)
+    request.raw_input_contents.extend(contents)
+    return request.SerializeToString()
+
+
+def batch_request(requests: Sequence[bytes]) -> bytes:
+    """Return a BatchRequest."""
+    return worker_pb2.BatchRequest(request=requests).SerializeToString()
+
+
+def problems_of(message: bytes) -> list[str]:
+    """Return the texts of all errors in a BatchResponse."""
+    response = worker_pb2.BatchResponse.FromString(message)
+    streamed = (each.reply for each in response.streamed)
+    return [
+        reply.error.message
+        for reply in (*response.reply, *streamed)
+        if reply.WhichOneof("outcome") == "error"
+    ]
+
+
 def streamed_head(batch: int, request: int, *, is_final: bool) -> bytes:
     """Return a StreamedReply without its reply."""
     head = worker_pb2.StreamedReply(batch=batch, request=request, final=is_final)

@@ -19,13 +19,16 @@ _HELLO_KEY: Final = "nereid-instance-bin"
 class Worker:
     """Serves one device until it is stopped."""
 
-    def __init__(self, control: str, worker_id: str, device: Device) -> None:
+    def __init__(
+        self, control: str, worker_id: str, device: Device, *, loading_threads: int = 4
+    ) -> None:
         """Wire the parts together.
 
         Args:
             control: Control's gRPC address.
             worker_id: By which control and routers know this worker.
             device: What it serves; no other is visible to this process.
+            loading_threads: How many models are loaded at once.
         """
         self._worker_id = worker_id
         self._device = device
@@ -35,6 +38,7 @@ class Worker:
             self._dial,
             MonotonicClock(),
             reports,
+            threads=loading_threads,
         )
         self._control = ControlClient(
             control, self._hello, device, self._loader, reports

@@ -11,6 +11,7 @@ from services.control.events import (
     RoutesApplied,
     StartUpOver,
 )
+from services.control.model_registry import MemoryUse
 from services.control.reconciler import Reconciler
 from services.core.lifecycle import ModelState
 from tests.unit.control.reconciler_world import World, place_two, spec
@@ -147,3 +148,20 @@ def test_a_load_that_succeeds_at_the_second_attempt_is_ready() -> None:
     fail_next(world)
     world.obey()
     assert world.route() == (READY, "", 1)
+
+
+def test_what_a_version_took_is_known_while_its_workers_have_it() -> None:
+    world = World()
+    for name in ("w1", "w2"):
+        world.join(name)
+    world.desire(spec())
+    for name in ("w1", "w2"):
+        use = MemoryUse(cpu_bytes=10, gpu_bytes=5 if name == "w2" else 0, gpu_index=1)
+        world.step(InstancesLoaded(worker_id=name, generation=1, memory=use))
+    generation = world.reconciler.registry.serving(("m", 1))
+    assert generation is not None
+    assert generation.memory_usage == (("CPU", 0, 20), ("GPU", 1, 5))
+    world.lose("w2")
+    generation = world.reconciler.registry.serving(("m", 1))
+    assert generation is not None
+    assert generation.memory_usage == (("CPU", 0, 10),)

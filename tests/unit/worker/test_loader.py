@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,17 @@ from services.core.errors import (
     InternalError,
     UnsupportedError,
 )
+from services.core.model_config_warmup import Warmup, WarmupData, WarmupInput
 from services.worker.backend import (
+    CompletedConfig,
     FoundModel,
     FoundTensor,
     InstancePlace,
     ModelSource,
+    Tensors,
 )
 from services.worker.loader import Loader, LoadOrder, describe
+from services.worker.memory import MemoryUse
 from tests.unit.worker.messages import answers, batch, ints, request
 from tests.unit.worker.onnx_models import source
 from tests.unit.worker.puppets import (
@@ -48,7 +53,8 @@ class RecordingReports:
     def is_silent(self) -> bool:
         return self._heard.empty()
 
-    def loaded(self, generation: int) -> None:
+    def loaded(self, generation: int, memory: MemoryUse) -> None:
+        del memory
         self._heard.put(("loaded", generation))
 
     def load_failed(self, generation: int, message: str) -> None:
@@ -57,7 +63,7 @@ class RecordingReports:
     def unloaded(self, generation: int) -> None:
         self._heard.put(("unloaded", generation))
 
-    def inspected(self, inspection: int, found: FoundModel) -> None:
+    def inspected(self, inspection: int, found: FoundModel | CompletedConfig) -> None:
         self._heard.put(("inspected", inspection, found))
 
     def inspection_failed(self, inspection: int, message: str) -> None:
@@ -72,6 +78,7 @@ class PuppetRuntime:
         self.go_on = threading.Event()
         self.go_on.set()
         self.error: Exception | None = None
+        self.answer: Callable[[Tensors], Tensors] | None = None
         self.backends: list[PuppetBackend] = []
 
     def load(
@@ -82,7 +89,7 @@ class PuppetRuntime:
         assert self.go_on.wait(WAIT_S)
         if self.error is not None:
             raise self.error
-        self.backends = [PuppetBackend() for _ in places]
+        self.backends = [PuppetBackend(self.answer) for _ in places]
         return self.backends
 
     def inspect(self, source: ModelSource) -> FoundModel:
@@ -149,6 +156,35 @@ def test_a_loaded_model_serves_the_routers_and_is_reported(stage: Stage) -> None
     assert stage.dialled == [(7, "m_0_0", "r1")]
     assert stage.loader.generations() == (7,)
     stage.during(stage.loader.stop, stream).join()
+
+
+def warming_order(stage: Stage) -> LoadOrder:
+    zeros = WarmupInput(datatype=DataType.INT32, dims=(4,), data=WarmupData.ZERO)
+    sample = Warmup(name="w", batch_size=2, inputs={"A": zeros, "B": zeros})
+    order = stage.order()
+    config = replace(order.source.config, warmups=(sample,))
+    return replace(order, source=replace(order.source, config=config))
+
+
+def test_a_model_is_warm_before_a_router_hears_of_it(stage: Stage) -> None:
+    stage.loader.load(warming_order(stage))
+    assert stage.reports.next() == ("loaded", 7)
+    ((warmed,),) = [backend.batches for backend in stage.runtime.backends]
+    assert warmed["A"].shape == (2, 4)
+    assert stage.dialled == []
+
+
+def test_a_model_that_fails_its_warm_up_is_not_kept(stage: Stage) -> None:
+    def fail(_: Tensors) -> Tensors:
+        raise BackendError("no weights")
+
+    stage.runtime.answer = fail
+    stage.loader.connect(["r1"])
+    stage.loader.load(warming_order(stage))
+    reason = "Internal: failed to run warmup sample 'w': no weights"
+    assert stage.reports.next() == ("failed", 7, reason)
+    assert [backend.is_unloaded for backend in stage.runtime.backends] == [True]
+    assert stage.dialled == []
 
 
 def test_routers_that_come_later_are_dialled_by_all_instances(stage: Stage) -> None:
