@@ -117,3 +117,24 @@ def test_the_outermost_ports_are_allowed(port: str) -> None:
     rest = settings(f"--http-port={port}").rest
     assert rest is not None
     assert rest.port == int(port)
+
+
+def test_what_concerns_loading_reaches_who_loads() -> None:
+    given = settings(
+        "--model-config-name=small",
+        "--model-load-retry-count=2",
+        "--model-load-thread-count",
+        "8",
+    )
+    assert given.control_flags[2:] == (
+        "--model-load-retry-count=2",
+        "--model-config-name=small",
+    )
+    assert given.worker_flags == ("--model-load-thread-count=8",)
+
+
+def test_every_model_is_no_model_beside_others() -> None:
+    explicit = "--model-control-mode=explicit"
+    assert "--load-model=*" in settings(explicit, "--load-model=*").control_flags
+    with pytest.raises(UsageError, match="name no other"):
+        settings(explicit, "--load-model=*", "--load-model=a")
