@@ -24,8 +24,11 @@ from services.control.statistics_totals import Counted
 from services.core.statistics_fields import (
     EXECUTION_COUNT,
     FIRST_RESPONSE_BOUNDS_MS,
+    FIRST_RESPONSE_FAMILY,
     FIRST_RESPONSE_SUM_FIELD,
     INFERENCE_COUNT,
+    LOST_EXECUTIONS,
+    QUARANTINED,
     RETRIES,
     FailureReason,
     Phase,
@@ -36,8 +39,6 @@ from services.core.statistics_fields import (
     first_response_field,
     ns_field,
 )
-
-FIRST_RESPONSE_FAMILY: Final = "nv_inference_first_response_histogram_ms"
 
 _COUNTERS: Final = (
     (
@@ -59,6 +60,16 @@ _COUNTERS: Final = (
         "nereid_request_retries_total",
         "Number of requests that ran again because their worker was lost",
         RETRIES,
+    ),
+    (
+        "nereid_lost_executions_total",
+        "Number of batches whose worker was lost while it executed them",
+        LOST_EXECUTIONS,
+    ),
+    (
+        "nereid_request_quarantined_total",
+        "Number of requests that were found to bring down workers",
+        QUARANTINED,
     ),
 )
 _UNCACHED: Final = "(does not include cached requests)"

@@ -11,11 +11,7 @@ from protos import rest_pb2, rest_pb2_grpc
 from protos.model_config_pb2 import ModelConfig
 from services.control import inference_metrics, metrics
 from services.control.host import Host
-from services.control.inference_metrics import (
-    FIRST_RESPONSE_FAMILY,
-    LATENCY_PHASES,
-    MeasuredVersion,
-)
+from services.control.inference_metrics import LATENCY_PHASES, MeasuredVersion
 from services.control.model_registry import VersionKey
 from services.control.prometheus import CONTENT_TYPE, Family, render
 from services.control.route_table import routes_of
@@ -24,7 +20,11 @@ from services.control.statistics_totals import Counted
 from services.control.supervisor import Supervisor
 from services.core.clock import Clock
 from services.core.lifecycle import ModelState
-from services.core.statistics_fields import FIRST_RESPONSE_BOUNDS_MS, Phase
+from services.core.statistics_fields import (
+    FIRST_RESPONSE_BOUNDS_MS,
+    FIRST_RESPONSE_FAMILY,
+    Phase,
+)
 
 _MOST_CONFIGS = 4096
 

@@ -57,7 +57,8 @@ LOST_EXECUTIONS: Final = "lost_executions"
 QUARANTINED: Final = "quarantined"
 COMPUTE: Final = (Phase.COMPUTE_INPUT, Phase.COMPUTE_INFER, Phase.COMPUTE_OUTPUT)
 
-# The default buckets of nv_inference_first_response_histogram_ms.
+FIRST_RESPONSE_FAMILY: Final = "nv_inference_first_response_histogram_ms"
+# Its default buckets.
 FIRST_RESPONSE_BOUNDS_MS: Final = (100.0, 500.0, 2000.0, 5000.0)
 
 _BATCH: Final = "batch"

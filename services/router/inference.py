@@ -241,13 +241,13 @@ class Inference:
 
     def _begin(self, route: Route) -> None:
         if route.config.ensemble is not None:
-            counted = self.statistics.of(route.model, route.version)
+            counted = self.statistics.of_route(route)
             ensemble = EnsembleScheduler(route, self._admission, counted)
             self._schedulers[route.generation] = ensemble
             _log.info("route added", model=route.model, version=route.version)
             return
         scheduler = self._scheduler_with_instances(route)
-        scheduler.statistics = self.statistics.of(route.model, route.version)
+        scheduler.statistics = self.statistics.of_route(route)
         self._schedulers[route.generation] = scheduler
         self.dispatcher.register(scheduler)
         _log.info("route added", model=route.model, version=route.version)

@@ -122,7 +122,8 @@ class ModelStatistics:
     """Counters of one model version in one router, since they were last taken.
 
     ``latencies`` is None unless somebody wants distributions: they cost a second
-    pass over each batch.
+    pass over each batch. ``first_response_bounds_ms`` are the upper bounds of that
+    histogram, ascending, without infinity.
     """
 
     last_inference_ms: int = 0
@@ -134,6 +135,7 @@ class ModelStatistics:
     compute: ComputeDurations = field(default_factory=ComputeDurations)
     batches: dict[int, ComputeDurations] = field(default_factory=dict)
     latencies: dict[Phase, Latencies] | None = None
+    first_response_bounds_ms: Sequence[float] = FIRST_RESPONSE_BOUNDS_MS
     # All that is counted seldom, by field.
     others: Counter[str] = field(default_factory=Counter)
 
@@ -236,15 +238,9 @@ class ModelStatistics:
             self.others[response_field(index, phase, "count")] += 1
             self.others[response_field(index, phase, "ns")] += max(ns, 0)
 
-    def first_response(
-        self, ns: int, bounds_ms: Sequence[float] = FIRST_RESPONSE_BOUNDS_MS
-    ) -> None:
-        """Count the time to the first response of one request.
-
-        Args:
-            ns: Since its arrival.
-            bounds_ms: The upper bounds of the buckets, ascending, without infinity.
-        """
+    def first_response(self, ns: int) -> None:
+        """Count the time to the first response of one request, since its arrival."""
+        bounds_ms = self.first_response_bounds_ms
         at = bisect_left(bounds_ms, ns / 1e6)
         bound = bounds_ms[at] if at < len(bounds_ms) else float("inf")
         self.others[first_response_field(bound)] += 1
@@ -257,7 +253,8 @@ class ModelStatistics:
 
     def take(self) -> Increments | None:
         """Return what was counted, and begin anew; None if nothing was."""
-        if not (self.execution_count or self.retries or self.others):
+        counted = self.execution_count or self.success.count or self.retries
+        if not (counted or self.others):
             return None
         counts = dict(self.others)
         counts[RETRIES] = self.retries

@@ -5,6 +5,11 @@ Generations of one version share theirs: a reload counts on.
 
 from collections.abc import Iterator
 
+from services.core.statistics_fields import (
+    FIRST_RESPONSE_BOUNDS_MS,
+    FIRST_RESPONSE_FAMILY,
+)
+from services.router.route_table import Route
 from services.router.statistics import Increments, ModelStatistics
 
 
@@ -17,6 +22,19 @@ class StatisticsLedger:
         """Begin with none."""
         self._versions: dict[tuple[str, int], ModelStatistics] = {}
         self._distributes = False
+
+    def of_route(self, route: Route) -> ModelStatistics:
+        """Return the counters of a route's version, with the buckets it wants."""
+        counted = self.of(route.model, route.version)
+        counted.first_response_bounds_ms = next(
+            (
+                control.histogram_buckets
+                for control in route.config.metric_controls
+                if control.family == FIRST_RESPONSE_FAMILY
+            ),
+            FIRST_RESPONSE_BOUNDS_MS,
+        )
+        return counted
 
     def of(self, model: str, version: int) -> ModelStatistics:
         """Return the counters of a version, always the same object."""

@@ -17,8 +17,11 @@ from services.core.errors import (
     StoppingError,
 )
 from services.core.latency_buckets import bucket_of
+from services.core.model_config import MetricControl
 from services.core.statistics_fields import FailureReason, Phase, ResponsePhase
 from services.router.statistics import Increments, ModelStatistics, failure_reason
+from services.router.statistics_ledger import StatisticsLedger
+from tests.unit.router.routes import add_sub, route
 
 MS = 1_000_000
 
@@ -190,3 +193,23 @@ def test_every_failure_has_one_of_four_reasons(
     error: type[ServingError], reason: FailureReason
 ) -> None:
     assert failure_reason(error("")) is reason
+
+
+def test_a_model_may_choose_the_buckets_of_first_responses() -> None:
+    ledger = StatisticsLedger()
+    control = MetricControl(
+        family="nv_inference_first_response_histogram_ms", histogram_buckets=(1.0, 7.0)
+    )
+    other = MetricControl(family="another", histogram_buckets=(5.0,))
+    counted = ledger.of_route(route(add_sub(metric_controls=(other, control))))
+    counted.first_response(6 * MS)
+    assert taken(counted).counts["first_response.le.7"] == 1
+    assert ledger.of_route(route(add_sub())) is counted
+    counted.first_response(6 * MS)
+    assert taken(counted).counts["first_response.le.100"] == 1
+
+
+def test_a_success_without_an_execution_is_taken_too() -> None:
+    counted = ModelStatistics()
+    counted.success.add(1, 5)
+    assert taken(counted).counts == {"success.count": 1, "success.ns": 5}
