@@ -4,7 +4,7 @@ They go before all others; ``services.router.retries`` decides in what groups.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,14 +57,16 @@ class Recovery:
         """Whether nothing has to run again."""
         return not self._groups
 
-    def lost(self, execution: Execution, now_ns: int) -> Loss:
-        """Take over what an instance had not answered when its worker was lost."""
+    def lost(self, execution: Execution, worker: str, now_ns: int) -> Loss:
+        """Take over what an instance had not answered when ``worker`` was lost."""
         for request in execution.batch:
             request.attempts += 1
         batch = tuple(request for request in execution.batch if request.open)
         if not self._is_idempotent:
             return Loss(given_up=batch)
-        judgement = after_loss(batch, was_isolated=execution.is_isolated)
+        judgement = after_loss(
+            batch, was_isolated=execution.is_isolated, worker=worker, now_ns=now_ns
+        )
         self._groups.extend(judgement.groups)
         for request in judgement.guilty:
             self.quarantine.add(request.body, now_ns)
@@ -83,12 +85,17 @@ class Recovery:
         return True
 
     def next_execution(
-        self, idle: list[Instance], now_ns: int, when_free: Callable[[], None]
+        self,
+        idle: list[Instance],
+        joined_ns: Mapping[Instance, int],
+        now_ns: int,
+        when_free: Callable[[], None],
     ) -> tuple[Instance, Execution] | None:
         """Take the next group, and the instance for it out of ``idle``.
 
         Args:
             idle: The instances without work, the warmest last.
+            joined_ns: When each of them came.
             now_ns: Monotonic time.
             when_free: To be called if there is a group, but no idle instance may
                 have it before a worker is free of suspects.
@@ -100,13 +107,24 @@ class Recovery:
             if not batch:
                 groups.popleft()
                 continue
-            instance = self._instance_for(group, idle)
+            sound = [
+                instance
+                for instance in idle
+                if group.may_run_on(instance.worker, joined_ns[instance], now_ns)
+            ]
+            instance = self._instance_for(group, sound)
             if instance is None:
                 self._isolation.wait(when_free)
                 return None
             groups.popleft()
+            idle.remove(instance)
             return instance, Execution(batch, now_ns, group.is_isolated)
         return None
+
+    @property
+    def proven_ns(self) -> int:
+        """When the next group may run on any instance; 0 without a group."""
+        return self._groups[0].proven_ns if self._groups else 0
 
     def ended(
         self, instance: Instance, execution: Execution
@@ -123,13 +141,12 @@ class Recovery:
         return everyone
 
     def _instance_for(
-        self, group: Group[PendingRequest], idle: list[Instance]
+        self, group: Group[PendingRequest], sound: list[Instance]
     ) -> Instance | None:
         if not group.is_isolated:
-            return idle.pop()
-        for instance in reversed(idle):
+            return sound[-1]
+        for instance in reversed(sound):
             if self._isolation.is_free(instance.worker):
-                idle.remove(instance)
                 self._isolation.take(instance.worker)
                 return instance
         return None

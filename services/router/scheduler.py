@@ -90,6 +90,7 @@ class Scheduler:
         "_order",
         "_reactor",
         "_recovery",
+        "_streaming",
         "_timed",
         "_unserved",
         "dispatch",
@@ -124,13 +125,18 @@ class Scheduler:
             policy_of(route, limits.hold_until), queue_of(route)
         )
         batching = route.config.dynamic_batching
-        in_order = batching is not None and batching.preserve_ordering
+        in_order = (
+            batching is not None
+            and batching.preserve_ordering
+            and not route.config.decoupled
+        )
         self._order = InOrder() if in_order else None
         self._recovery = Recovery(
             isolation or Isolation(),
             is_idempotent=route.config.parameters.get(_IDEMPOTENT_PARAMETER) != "false",
         )
-        self._instances: set[Instance] = set()
+        # With the time when each came.
+        self._instances: dict[Instance, int] = {}
         self._idle: list[Instance] = []
         self._entrance = Entrance(
             route, self._batcher, self._recovery.quarantine, limits, now_ns()
@@ -138,6 +144,8 @@ class Scheduler:
         self._company = Alarm(reactor, self._dispatch)
         self._expiry = Alarm(reactor, self._expiry_due)
         self._unserved = Alarm(reactor, self._unserved_due)
+        # Requests that are answered by streamed replies, beyond their execution.
+        self._streaming = 0
         # Whose clients asked for the times of their requests; few, if any.
         self._timed: set[PendingRequest] = set()
         self._on_quiet: Callable[[], None] | None = None
@@ -160,7 +168,11 @@ class Scheduler:
     @property
     def is_quiet(self) -> bool:
         """Whether no request waits and none is being executed."""
-        return not self.waiting and len(self._idle) == len(self._instances)
+        return (
+            not self.waiting
+            and len(self._idle) == len(self._instances)
+            and not self._streaming
+        )
 
     def enqueue(self, request: PendingRequest) -> None:
         """Take an admitted request, or refuse it if it may not wait."""
@@ -195,7 +207,7 @@ class Scheduler:
 
     def attach(self, instance: Instance) -> None:
         """Take an instance into service."""
-        self._instances.add(instance)
+        self._instances[instance] = self._now_ns()
         self._idle.append(instance)
         self._entrance.unserved_since_ns = None
         self._look()
@@ -203,7 +215,7 @@ class Scheduler:
 
     def detach(self, instance: Instance, unanswered: tuple[Execution, ...]) -> None:
         """Let an instance go; what it had not answered runs elsewhere."""
-        self._instances.discard(instance)
+        self._instances.pop(instance, None)
         if instance in self._idle:
             self._idle.remove(instance)
         if not self._instances:
@@ -215,7 +227,7 @@ class Scheduler:
         self._dispatch()
         self._check_quiet()
 
-    def completed(  # noqa: C901 - hot: one function
+    def completed(  # noqa: C901, PLR0912 - hot: one function
         self, instance: Instance, execution: Execution, message: bytes
     ) -> None:
         """Hand out the answers, after the next batch has been sent."""
@@ -232,7 +244,7 @@ class Scheduler:
             replies = replies_of(message, start)
             if self._timed:
                 replies = self._with_times(replies, execution, timing, instance)
-            batch_rows = rows = answered = success_ns = 0
+            batch_rows = rows = answered = streamed = success_ns = 0
             for request, (response, error) in zip(batch, replies, strict=True):
                 batch_rows += request.rows
                 if not request.open:
@@ -250,6 +262,8 @@ class Scheduler:
                         continue
                     request.fail(error.code or _INTERNAL, error.message)
                     self.statistics.failed(elapsed_ns, FailureReason.BACKEND)
+                else:
+                    streamed += 1
         except (WireFormatError, ValueError, IndexError):
             _log.exception("a worker's answer could not be read", **self._names())
             self._fail_all(batch, BackendError("the worker's answer could not be read"))
@@ -268,10 +282,17 @@ class Scheduler:
             timing=timing,
             at_ms=time.time_ns() // 1_000_000,
         )
+        if streamed:
+            statistics.compute.add(streamed, timing)
         if exhausted is not None:
             self._exhausted(execution, exhausted)
         if self._on_quiet is not None:
             self._check_quiet()
+
+    def streaming(self, change: int) -> None:
+        """Tell that more (or fewer) requests wait for streamed replies."""
+        self._streaming += change
+        self._check_quiet()
 
     def when_quiet(self, callback: Callable[[], None]) -> None:
         """Call back, once, as soon as everyone here has been answered."""
@@ -361,12 +382,14 @@ class Scheduler:
         recovery = self._recovery
         if recovery.is_idle:
             return
-        while True:
-            found = recovery.next_execution(self._idle, self._now_ns(), self.dispatch)
-            if found is None:
-                break
+        now_ns = self._now_ns()
+        while found := recovery.next_execution(
+            self._idle, self._instances, now_ns, self.dispatch
+        ):
             instance, execution = found
             instance.execute(execution)
+        if self._idle and recovery.proven_ns > now_ns:
+            self._company.ring_at(recovery.proven_ns)
         self._look()
 
     def _check_quiet(self) -> None:
@@ -412,7 +435,7 @@ class Scheduler:
         if self._is_closed:
             self._fail_all(execution.batch, StoppingError(_STOPPING_TEXT))
             return
-        loss = self._recovery.lost(execution, self._now_ns())
+        loss = self._recovery.lost(execution, instance.worker, self._now_ns())
         model = self.route.model
         if loss.again:
             self.statistics.retried(loss.again)

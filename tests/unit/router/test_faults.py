@@ -292,3 +292,30 @@ def test_a_stopping_scheduler_answers_what_its_instances_leave_behind(
     stage.scheduler.close()
     stage.lose(instance)
     assert running.outcome == [(UNAVAILABLE, "the server is shutting down")]
+
+
+def test_a_suspect_does_not_meet_the_other_streams_of_the_lost_worker(
+    stage: Stage,
+) -> None:
+    remnant, lost = stage.instance("stopped"), stage.instance("stopped")
+    stage.clock_ns = SECOND
+    (suspect,) = stage.enqueue("suspect")
+    stage.lose(lost)
+    assert remnant.names() == []
+    stage.enqueue("fresh")
+    assert remnant.names() == [["fresh"]]
+    sound = stage.instance("stopped")
+    assert sound.names() == [["suspect"]]
+    stage.complete(sound, response(b"."))
+    assert suspect.outcome == [b"."]
+
+
+def test_a_stream_that_has_outlived_another_for_long_is_sound(stage: Stage) -> None:
+    remnant, lost = stage.instance(), stage.instance()
+    stage.clock_ns = SECOND
+    stage.enqueue("suspect")
+    stage.lose(lost)
+    stage.advance(9 * SECOND - 1)
+    assert remnant.names() == []
+    stage.advance(9 * SECOND)
+    assert remnant.names() == [["suspect"]]
