@@ -21,7 +21,6 @@ from services.core.datatype import DataType
 from services.core.errors import (
     InternalError,
     InvalidRequestError,
-    UnsupportedError,
 )
 from services.core.model_config import ModelConfig, ModelInput
 from services.router.learned_headers import LearnedHeaders, Verdict
@@ -126,11 +125,6 @@ def admit_in_full(
         message = "Unable to parse request"
         raise InternalError(message) from error
     route = route or table.find(request.model_name, request.model_version)
-    if route.config.decoupled:
-        message = (
-            "ModelInfer RPC doesn't support models with decoupled transaction policy"
-        )
-        raise UnsupportedError(message)
     _check_parameters(request)
     body, contents = normal_sources(request, body, registry)
     config = route.config
@@ -151,6 +145,11 @@ def admit_in_full(
         raise InvalidRequestError(message)
     for tensor, content in reversed(list(zip(request.inputs, contents, strict=True))):
         _check_size(tensor, content, config, where)
+    if rows < 1 <= config.max_batch_size and request.inputs:
+        message = (
+            f"{where}inference request batch-size must be >= 1 for '{config.name}'"
+        )
+        raise InvalidRequestError(message)
     learnable = all(tensor.datatype != "BYTES" for tensor in request.inputs)
     verdict = Verdict(
         route=route,
@@ -254,7 +253,7 @@ def _batch_size(inputs: dict[str, InputTensor], config: ModelConfig, where: str)
     """Return the rows all inputs agree on; 0 for a model that does not batch."""
     if config.max_batch_size == 0:
         return 0
-    batch_size = 0
+    batch_size = None
     for name, tensor in reversed(inputs.items()):
         if not tensor.shape:
             message = (
@@ -262,7 +261,7 @@ def _batch_size(inputs: dict[str, InputTensor], config: ModelConfig, where: str)
                 f"dimension for '{config.name}'"
             )
             raise InvalidRequestError(message)
-        if batch_size == 0:
+        if batch_size is None:
             batch_size = tensor.shape[0]
         elif tensor.shape[0] != batch_size:
             message = (
@@ -270,7 +269,7 @@ def _batch_size(inputs: dict[str, InputTensor], config: ModelConfig, where: str)
                 f"'{config.name}'"
             )
             raise InvalidRequestError(message)
-    return batch_size
+    return batch_size or 0
 
 
 def _check_input(

@@ -61,7 +61,10 @@ def replies_of(message: bytes, start: int) -> Iterator[Reply]:
         if length > 127:  # noqa: PLR2004 - a varint of several bytes
             length, position = decode_varint(message, position - 1)
         behind = position + length
-        if message[position] == _RESPONSE_TAG:
+        if not length:
+            # Of a decoupled model: answered by streamed replies.
+            yield None, None
+        elif message[position] == _RESPONSE_TAG:
             size = message[position + 1]
             content = position + 2
             if size > 127:  # noqa: PLR2004

@@ -1,7 +1,9 @@
 """The streams of the workers: who dialled in, and what each is executing."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 import grpc
@@ -15,9 +17,11 @@ from services.core.completion_queue import (
     StreamCall,
     metadata_values,
 )
+from services.core.errors import ModelNotReadyError
 from services.core.wire_format import length_prefix
-from services.router.pending_request import Execution
+from services.router.pending_request import Execution, refuse
 from services.router.route_scheduler import InstanceScheduler, RouteScheduler
+from services.router.streamed_replies import StreamedReplies, is_streamed
 
 _log = structlog.get_logger(__name__)
 
@@ -31,13 +35,22 @@ _CANCELLED: Final[int] = grpc.StatusCode.CANCELLED.value[0]
 ExecutionWatcher: TypeAlias = Callable[[Execution, bytes], None]
 """Is told of an execution and its answer, a serialized BatchResponse."""
 
+_LOST_TEXT: Final = "the worker was lost before its last response"
+
 
 class InstanceStream(StreamCall):
     """One model instance of one worker, dialled in."""
 
-    __slots__ = ("_executions", "_on_leave", "_scheduler", "_watchers", "hello")
+    __slots__ = (
+        "_executions",
+        "_on_leave",
+        "_scheduler",
+        "_streamed",
+        "_watchers",
+        "hello",
+    )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - a call's three, then ours
         self,
         call: NativeCall,
         method: str,
@@ -53,6 +66,7 @@ class InstanceStream(StreamCall):
         self.hello = hello
         self._scheduler: InstanceScheduler | None = None
         self._executions: deque[Execution] = deque()
+        self._streamed: StreamedReplies | None = None
         self.begin()
 
     @property
@@ -63,6 +77,8 @@ class InstanceStream(StreamCall):
     def serve(self, scheduler: InstanceScheduler) -> None:
         """Execute the batches of ``scheduler`` from now on."""
         self._scheduler = scheduler
+        if scheduler.route.config.decoupled:
+            self._streamed = StreamedReplies(scheduler.statistics)
         scheduler.attach(self)
         self.read()
 
@@ -74,11 +90,19 @@ class InstanceStream(StreamCall):
             parts.append(length_prefix(_REQUEST_FIELD, len(body)))
             parts.append(body)
         self._executions.append(execution)
+        if self._streamed is not None:
+            self._count_streaming(
+                partial(self._streamed.began, execution, self._withdraw)
+            )
         self.send(b"".join(parts))
 
     def received(self, message: bytes) -> None:
-        """Take the answer to the oldest batch."""
+        """Take the answer to the oldest batch, or what a decoupled model streams."""
         self.read()
+        if self._streamed is not None and is_streamed(message):
+            now_ns, at_ms = time.monotonic_ns(), time.time_ns() // 1_000_000
+            self._count_streaming(partial(self._streamed.take, message, now_ns, at_ms))
+            return
         if self._scheduler is None or not self._executions:
             _log.error(
                 "an instance answered unasked", instance=self.hello.instance_name
@@ -88,6 +112,8 @@ class InstanceStream(StreamCall):
         for watch in self._watchers:
             watch(execution, message)
         self._scheduler.completed(self, execution, message)
+        if self._streamed is not None:
+            self._count_streaming(self._streamed.ended)
 
     def half_closed(self) -> None:
         """End the stream: the worker takes the instance out of service."""
@@ -108,8 +134,36 @@ class InstanceStream(StreamCall):
         if scheduler is not None:
             unanswered = tuple(self._executions)
             self._executions.clear()
+            self._end_streamed(scheduler)
             scheduler.detach(self, unanswered)
             self._on_leave()
+
+    def _count_streaming(self, change: Callable[[], None]) -> None:
+        """Make ``change``, and tell the scheduler how many more or fewer there are."""
+        streamed, scheduler = self._streamed, self._scheduler
+        before = len(streamed) if streamed is not None else 0
+        change()
+        after = len(streamed) if streamed is not None else 0
+        if scheduler is not None and before != after:
+            scheduler.streaming(after - before)
+
+    def _withdraw(self, place: worker_pb2.RequestPlace) -> None:
+        """Tell the worker that nobody waits for the replies to a request."""
+        scheduler = self._scheduler
+        if scheduler is not None:
+            cancelled = worker_pb2.BatchRequest(cancelled=[place])
+            self.send(cancelled.SerializeToString())
+            scheduler.streaming(-1)
+
+    def _end_streamed(self, scheduler: InstanceScheduler) -> None:
+        """Answer those whose replies were lost on the way."""
+        streamed, self._streamed = self._streamed, None
+        if streamed is None or not len(streamed):
+            return
+        count = len(streamed)
+        for request in streamed.lost():
+            refuse(request, ModelNotReadyError(_LOST_TEXT))
+        scheduler.streaming(-count)
 
 
 class Dispatcher:

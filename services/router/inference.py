@@ -11,7 +11,12 @@ from typing import Protocol
 import structlog
 
 from services.core.completion_queue import Reactor
-from services.core.errors import ModelNotReadyError, ServingError, StoppingError
+from services.core.errors import (
+    ModelNotReadyError,
+    ServingError,
+    StoppingError,
+    UnsupportedError,
+)
 from services.router.admission import Admission
 from services.router.dispatcher import Dispatcher
 from services.router.ensemble_run import EnsembleScheduler, when_all_present_end
@@ -25,11 +30,16 @@ from services.router.scheduler import Scheduler
 from services.router.sequence_scheduler import SequenceScheduler
 from services.router.shared_memory_registry import SharedMemoryRegistry
 from services.router.statistics_ledger import StatisticsLedger
+from services.router.streamed_replies import takes_many
 from services.router.tracer import Tracer
 
 _log = structlog.get_logger(__name__)
 
 _STOPPING_TEXT = "GRPC server is shutting down and has stopped accepting new requests."
+
+_DECOUPLED_TEXT = (
+    "ModelInfer RPC doesn't support models with decoupled transaction policy"
+)
 
 
 class SubmittedRequest(PendingRequest, Protocol):
@@ -102,6 +112,9 @@ class Inference:
             verdict, request.body = self._admission.admit(body)
         except ServingError as error:
             refuse(request, error)
+            return
+        if verdict.route.config.decoupled and not takes_many(request):
+            refuse(request, UnsupportedError(_DECOUPLED_TEXT))
             return
         request.rows = verdict.rows
         request.shape_key = verdict.shape_key

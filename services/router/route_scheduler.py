@@ -78,3 +78,7 @@ class InstanceScheduler(RouteScheduler, Protocol):
     ) -> None:
         """Take the answer to an execution."""
         ...
+
+    def streaming(self, change: int) -> None:
+        """Hear that more (or fewer) requests wait for streamed replies."""
+        ...

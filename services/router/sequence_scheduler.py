@@ -82,6 +82,7 @@ class SequenceScheduler:
         "_on_quiet",
         "_reactor",
         "_sequencer",
+        "_streaming",
         "_timer",
         "_unserved",
         "dispatch",
@@ -113,6 +114,7 @@ class SequenceScheduler:
         self._instances: set[Instance] = set()
         self._idle: dict[Instance, None] = {}
         self._members: dict[PendingRequest, SequenceRequest] = {}
+        self._streaming = 0
         self._timer: Timer | None = None
         self._unserved: Timer | None = None
         self._on_quiet: Callable[[], None] | None = None
@@ -133,7 +135,11 @@ class SequenceScheduler:
     @property
     def is_quiet(self) -> bool:
         """Whether no request waits and none is being executed."""
-        return not self.waiting and len(self._idle) == len(self._instances)
+        return (
+            not self.waiting
+            and len(self._idle) == len(self._instances)
+            and not self._streaming
+        )
 
     def enqueue(self, request: PendingRequest) -> None:
         """Take an admitted request, or refuse it if its sequence does."""
@@ -201,7 +207,7 @@ class SequenceScheduler:
         self._idle[instance] = None
         self._dispatch()
         now_ns = self._now_ns()
-        rows = answered = success_ns = 0
+        rows = answered = streamed = success_ns = 0
         try:
             timing, start = timing_of(message)
             replies = replies_of(message, start)
@@ -219,6 +225,8 @@ class SequenceScheduler:
                 elif error is not None:
                     request.fail(error.code or _INTERNAL, error.message)
                     self.statistics.failed(elapsed_ns, FailureReason.BACKEND)
+                else:
+                    streamed += 1
         except (WireFormatError, ValueError, IndexError):
             _log.exception("a worker's answer could not be read", **self._names())
             error_text = "the worker's answer could not be read"
@@ -234,6 +242,13 @@ class SequenceScheduler:
             timing=timing,
             at_ms=time.time_ns() // 1_000_000,
         )
+        if streamed:
+            self.statistics.compute.add(streamed, timing)
+        self._check_quiet()
+
+    def streaming(self, change: int) -> None:
+        """Tell that more (or fewer) requests wait for streamed replies."""
+        self._streaming += change
         self._check_quiet()
 
     def when_quiet(self, callback: Callable[[], None]) -> None:

@@ -227,6 +227,15 @@ class ModelStatistics:
         self.others[count_field(Phase.CACHE_MISS)] += 1
         self.others[ns_field(Phase.CACHE_MISS)] += max(ns, 0)
 
+    def streamed(
+        self, *, rows: int, queue_ns: int, success_ns: int, at_ms: int
+    ) -> None:
+        """Count one request of a decoupled model that had its last response."""
+        self.last_inference_ms = at_ms
+        self.inference_count += rows
+        self.success.add(1, success_ns)
+        self.queue.add(1, max(0, queue_ns))
+
     def responded(self, index: int, durations: Mapping[ResponsePhase, int]) -> None:
         """Count the ``index``-th response to one request of a decoupled model.
 

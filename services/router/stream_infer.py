@@ -27,10 +27,14 @@ STREAM_INFER_METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 _GRPC_ERROR_KEY: Final = "triton_grpc_error"
 _INFER_RESPONSE_FIELD: Final = 2
-# Appended to a serialized response it adds the parameter: protobuf merges.
-_FINAL_RESPONSE: Final = pb.ModelInferResponse(
-    parameters={"triton_final_response": pb.InferParameter(bool_param=True)}
-).SerializeToString()
+_EMPTY_FINAL_KEY: Final = "triton_enable_empty_final_response"
+# Appended to a serialized response they add the parameter: protobuf merges.
+_FINAL_RESPONSE, _OTHER_RESPONSE = (
+    pb.ModelInferResponse(
+        parameters={"triton_final_response": pb.InferParameter(bool_param=is_final)}
+    ).SerializeToString()
+    for is_final in (True, False)
+)
 # A client that sends without reading is not read from either.
 _MOST_IN_FLIGHT: Final = 1024
 
@@ -49,6 +53,7 @@ class StreamedRequest:
         "scheduler",
         "shape_key",
         "timeout_ns",
+        "withdraw",
     )
 
     rows: int
@@ -63,6 +68,7 @@ class StreamedRequest:
         self._stream = stream
         self.body = body
         self.open = True
+        self.withdraw: Callable[[], None] | None = None
         self.scheduler: Taker | None = None
 
     @property
@@ -74,10 +80,29 @@ class StreamedRequest:
         """Send the response, marked as the only one."""
         if self.open:
             self.open = False
-            prefix = length_prefix(
-                _INFER_RESPONSE_FIELD, len(message) + len(_FINAL_RESPONSE)
-            )
-            self._stream.answered(self, b"".join((prefix, message, _FINAL_RESPONSE)))
+            self._stream.answered(self, _framed(message, _FINAL_RESPONSE))
+
+    def respond(self, message: bytes | None, *, final: bool) -> None:
+        """Send one of several responses of a decoupled model.
+
+        An empty final one only if the client asked for it.
+        """
+        if not self.open:
+            return
+        self.open = not final
+        if message is not None:
+            mark = _FINAL_RESPONSE if final else _OTHER_RESPONSE
+            self._stream.responded(self, _framed(message, mark))
+        elif _wants_empty_final(self.body):
+            empty = _empty_response(self.body)
+            self._stream.responded(self, _framed(empty, _FINAL_RESPONSE))
+        if final:
+            self._stream.done(self)
+
+    def respond_with_error(self, code: int, details: str) -> None:
+        """Send an error after which more may come."""
+        if self.open:
+            self._stream.erred(self, code, details)
 
     def fail(self, code: int, details: str) -> None:
         """Send the error, with the id of the request."""
@@ -144,15 +169,34 @@ class StreamInferCall(StreamCall):
         pending, self._pending = self._pending, set()
         for request in pending:
             request.open = False
-            if request.scheduler is not None:
+            if request.withdraw is not None:
+                request.withdraw()
+            elif request.scheduler is not None:
                 request.scheduler.forget(request)
 
     def answered(self, request: StreamedRequest, message: bytes) -> None:
-        """Send ``message``, a serialized ModelStreamInferResponse."""
-        self._pending.discard(request)
+        """Send ``message``, a serialized ModelStreamInferResponse, as the last."""
         self.send(message)
+        self.done(request)
+
+    def responded(self, request: StreamedRequest, message: bytes) -> None:
+        """Send ``message``, a serialized ModelStreamInferResponse."""
+        if request in self._pending:
+            self.send(message)
+
+    def done(self, request: StreamedRequest) -> None:
+        """Expect nothing more for ``request``."""
+        self._pending.discard(request)
         self._read_on()
         self._finish_if_done()
+
+    def erred(self, request: StreamedRequest, code: int, details: str) -> None:
+        """Tell the client of an error that does not end ``request``."""
+        if self._ends_on_error:
+            request.open = False
+            self.failed(request, code, details)
+        else:
+            self.responded(request, _error_message(request.body, details))
 
     def failed(self, request: StreamedRequest, code: int, details: str) -> None:
         """Tell the client that ``request`` failed."""
@@ -161,11 +205,7 @@ class StreamInferCall(StreamCall):
             self.finish(code, details)
             self.cancelled()
             return
-        response = pb.ModelStreamInferResponse(
-            error_message=details,
-            infer_response=pb.ModelInferResponse(id=_id_of(request.body)),
-        )
-        self.answered(request, response.SerializeToString())
+        self.answered(request, _error_message(request.body, details))
 
     def _read_on(self) -> None:
         room = len(self._pending) + self.unsent < _MOST_IN_FLIGHT
@@ -182,11 +222,40 @@ class StreamInferCall(StreamCall):
             self.finish()
 
 
-def _id_of(body: bytes) -> str:
+def _framed(response: bytes, mark: bytes) -> bytes:
+    """Return the message that carries ``response`` with ``mark`` behind it."""
+    prefix = length_prefix(_INFER_RESPONSE_FIELD, len(response) + len(mark))
+    return b"".join((prefix, response, mark))
+
+
+def _error_message(body: bytes, details: str) -> bytes:
+    request = _parsed(body)
+    return pb.ModelStreamInferResponse(
+        error_message=details, infer_response=pb.ModelInferResponse(id=request.id)
+    ).SerializeToString()
+
+
+def _empty_response(body: bytes) -> bytes:
+    request = _parsed(body)
+    return pb.ModelInferResponse(
+        model_name=request.model_name,
+        model_version=request.model_version,
+        id=request.id,
+    ).SerializeToString()
+
+
+def _wants_empty_final(body: bytes) -> bool:
+    if _EMPTY_FINAL_KEY.encode() not in body:
+        return False
+    parameter = _parsed(body).parameters.get(_EMPTY_FINAL_KEY)
+    return parameter is not None and parameter.bool_param
+
+
+def _parsed(body: bytes) -> pb.ModelInferRequest:
     try:
-        return pb.ModelInferRequest.FromString(body).id
+        return pb.ModelInferRequest.FromString(body)
     except DecodeError:
-        return ""
+        return pb.ModelInferRequest()
 
 
 def stream_infer_calls(

@@ -31,12 +31,16 @@ class PuppetWorker:
         self.stream = ClientStream(target, SERVE_METHOD, metadata)
         self.batches: SimpleQueue[list[pb.ModelInferRequest]] = SimpleQueue()
         self.answers: SimpleQueue[worker_pb2.BatchResponse] = SimpleQueue()
+        self.messages: SimpleQueue[bytes] = SimpleQueue()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         while (message := self.stream.receive()) is not None:
+            self.messages.put(message)
             batch = worker_pb2.BatchRequest.FromString(message)
+            if batch.cancelled:
+                continue
             self.batches.put(
                 [pb.ModelInferRequest.FromString(r) for r in batch.request]
             )

@@ -11,7 +11,6 @@ from services.core.errors import (
     InvalidRequestError,
     ModelNotFoundError,
     ServingError,
-    UnsupportedError,
 )
 from services.core.model_config import ModelInput
 from services.router.admission import Admission, admit_in_full
@@ -213,11 +212,6 @@ def test_an_unknown_model_is_not_found() -> None:
     error = refusal(add_sub_request(model_name="nope"))
     assert isinstance(error, ModelNotFoundError)
     assert str(error) == "Request for unknown model: 'nope' is not found"
-
-
-def test_a_decoupled_model_does_not_answer_plain_inference() -> None:
-    table = RouteTable.of([route(add_sub(decoupled=True))])
-    assert isinstance(refusal(add_sub_request(), table), UnsupportedError)
 
 
 @pytest.mark.parametrize(

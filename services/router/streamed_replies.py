@@ -1,0 +1,189 @@
+"""The replies of a decoupled model: any number to a request, at any time.
+
+They are told apart by the place of the request: the batch, counted on its stream,
+and its index there. Pure but for what it hands to the requests themselves.
+
+Source: protos/worker.proto, StreamedReply.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeGuard, runtime_checkable
+
+import grpc
+
+from protos import worker_pb2
+from services.core.errors import UnsupportedError
+from services.core.statistics_fields import ResponsePhase
+from services.router.pending_request import Execution, PendingRequest, refuse
+from services.router.statistics import ModelStatistics
+
+_STREAMED_TAG: Final = b"\x1a"
+_DECOUPLED_TEXT: Final = "a decoupled model cannot be a step of this request"
+_INTERNAL: Final[int] = grpc.StatusCode.INTERNAL.value[0]
+
+
+@runtime_checkable
+class DecoupledRequest(PendingRequest, Protocol):
+    """A request whose door takes any number of responses.
+
+    ``withdraw`` is set while a model works on it: to be called if its client leaves.
+    """
+
+    withdraw: Callable[[], None] | None
+
+    def respond(self, message: bytes | None, *, final: bool) -> None:
+        """Give the client one response; None only says that nothing more comes."""
+        ...
+
+    def respond_with_error(self, code: int, details: str) -> None:
+        """Give the client an error, after which more may come."""
+        ...
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that has not had its last response."""
+
+    request: DecoupledRequest
+    dispatched_ns: int
+    last_ns: int
+    responses: int = 0
+
+
+def takes_many(request: PendingRequest) -> TypeGuard[DecoupledRequest]:
+    """Tell whether the door of ``request`` takes more than one response."""
+    return hasattr(request, "respond")
+
+
+def is_streamed(message: bytes) -> bool:
+    """Tell a message of streamed replies from the end of an execution."""
+    return message.startswith(_STREAMED_TAG)
+
+
+class StreamedReplies:
+    """The requests that one instance of a decoupled model has in hand."""
+
+    __slots__ = ("_batches", "_executing", "_open", "_statistics")
+
+    def __init__(self, statistics: ModelStatistics) -> None:
+        """Begin with a new stream; count in ``statistics``."""
+        self._statistics = statistics
+        self._batches = 0
+        self._executing: deque[int] = deque()
+        self._open: dict[tuple[int, int], _Open] = {}
+
+    def __len__(self) -> int:
+        """Return how many requests have not had their last response."""
+        return len(self._open)
+
+    def began(
+        self,
+        execution: Execution,
+        withdraw: Callable[[worker_pb2.RequestPlace], None],
+    ) -> None:
+        """Remember the requests of a batch that is being sent.
+
+        Args:
+            execution: The batch.
+            withdraw: Called with the place of a request whose client leaves.
+        """
+        number = self._batches
+        self._batches += 1
+        self._executing.append(number)
+        for index, request in enumerate(execution.batch):
+            if not takes_many(request):
+                refuse(request, UnsupportedError(_DECOUPLED_TEXT))
+                continue
+            place = worker_pb2.RequestPlace(batch=number, request=index)
+
+            def leave(place: worker_pb2.RequestPlace = place) -> None:
+                self._open.pop((place.batch, place.request), None)
+                withdraw(place)
+
+            request.withdraw = leave
+            now_ns = execution.dispatched_ns
+            self._open[number, index] = _Open(request, now_ns, now_ns)
+
+    def ended(self) -> None:
+        """Forget the requests of the oldest execution that its end has answered."""
+        number = self._executing.popleft()
+        for place in [p for p in self._open if p[0] == number]:
+            if not self._open[place].request.open:
+                self._close(place)
+
+    def take(self, message: bytes, now_ns: int, at_ms: int) -> None:
+        """Hand out what a message of streamed replies has.
+
+        Raises:
+            DecodeError: it is no BatchResponse.
+        """
+        for streamed in worker_pb2.BatchResponse.FromString(message).streamed:
+            place = (streamed.batch, streamed.request)
+            found = self._open.get(place)
+            if found is None:
+                continue  # its client left
+            self._count(found, streamed, now_ns)
+            if streamed.final:
+                self._close(place)
+            self._hand_out(found, streamed)
+            if streamed.final:
+                self._statistics.streamed(
+                    rows=found.request.rows,
+                    queue_ns=found.dispatched_ns - found.request.enqueued_ns,
+                    success_ns=now_ns - found.request.enqueued_ns,
+                    at_ms=at_ms,
+                )
+
+    def lost(self) -> Iterator[DecoupledRequest]:
+        """Yield the requests that had responses, or would only have streamed ones.
+
+        Those of an execution that had not ended and had no response may run again.
+        """
+        executing = frozenset(self._executing)
+        for place, found in tuple(self._open.items()):
+            found.request.withdraw = None
+            if found.responses or place[0] not in executing:
+                yield found.request
+        self._open.clear()
+
+    def _close(self, place: tuple[int, int]) -> None:
+        self._open.pop(place).request.withdraw = None
+
+    def _hand_out(self, found: _Open, streamed: worker_pb2.StreamedReply) -> None:
+        outcome = streamed.reply.WhichOneof("outcome")
+        request = found.request
+        if outcome == "response":
+            request.respond(streamed.reply.response, final=streamed.final)
+            return
+        if outcome == "error":
+            error = streamed.reply.error
+            if streamed.final:
+                request.fail(error.code or _INTERNAL, error.message)
+                return
+            request.respond_with_error(error.code or _INTERNAL, error.message)
+        if streamed.final:
+            request.respond(None, final=True)
+
+    def _count(
+        self, found: _Open, streamed: worker_pb2.StreamedReply, now_ns: int
+    ) -> None:
+        spent_ns = now_ns - found.last_ns
+        found.last_ns = now_ns
+        outcome = streamed.reply.WhichOneof("outcome")
+        if outcome is None:
+            phases = {ResponsePhase.EMPTY_RESPONSE: spent_ns}
+        else:
+            ended = (
+                ResponsePhase.SUCCESS if outcome == "response" else ResponsePhase.FAIL
+            )
+            phases = {
+                ResponsePhase.COMPUTE_INFER: spent_ns,
+                ResponsePhase.COMPUTE_OUTPUT: 0,
+                ended: spent_ns,
+            }
+        self._statistics.responded(found.responses, phases)
+        if not found.responses and outcome is not None:
+            self._statistics.first_response(now_ns - found.request.enqueued_ns)
+        found.responses += 1
