@@ -1,0 +1,207 @@
+"""Decoupled models, from the router's batch to streamed replies."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from protos import inference_pb2, worker_pb2
+from services.core.datatype import DataType
+from services.core.errors import BackendError
+from services.worker.backend import (
+    BackendCall,
+    BackendFailure,
+    BackendReply,
+    Deliver,
+    ReplyTensor,
+)
+from services.worker.instance import Instance, StreamedRun
+from services.worker.streamed_execution import StreamedExecution
+from tests.unit.worker.messages import batch, ints, request, signature, tensor
+from tests.unit.worker.puppets import (
+    WAIT_S,
+    ManualClock,
+    PuppetRouters,
+    PuppetStream,
+)
+
+FINAL = True
+MORE = False
+
+SIGNATURE = signature([tensor("A")], [tensor("SUM")])
+
+
+class PuppetModel:
+    """Answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.calls: list[Sequence[BackendCall]] = []
+        self.deliver: list[Deliver] = []
+        self.cancelled: list[tuple[int, int]] = []
+        self.during: Callable[[Deliver], None] = lambda _: None
+        self.outcome: list[BackendFailure | None] | Exception | None = None
+
+    def execute_decoupled(
+        self,
+        calls: Sequence[BackendCall],
+        deliver: Deliver,
+        cancel_with: Callable[[Callable[[int], None]], None],
+    ) -> Sequence[BackendFailure | None]:
+        number = len(self.calls)
+        self.calls.append(calls)
+        self.deliver.append(deliver)
+        cancel_with(lambda call: self.cancelled.append((number, call)))
+        self.during(deliver)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome or [None] * len(calls)
+
+    def unload(self) -> None:
+        pass
+
+
+@contextmanager
+def serving(model: PuppetModel) -> Iterator[PuppetStream]:
+    """Serve one router; at the end everything must have been answered."""
+    execution = StreamedExecution(SIGNATURE, model, ManualClock())
+    routers = PuppetRouters()
+    instance = Instance("m_0", StreamedRun(execution.run), routers.open)
+    instance.connect(["r"])
+    stream = routers.accept()
+    yield stream
+    instance.connect([])
+    assert stream.finished.wait(WAIT_S)
+    stream.end()
+    instance.stop()
+
+
+def received(stream: PuppetStream) -> worker_pb2.BatchResponse:
+    return worker_pb2.BatchResponse.FromString(stream.sent.get(timeout=WAIT_S))
+
+
+def streamed(stream: PuppetStream) -> tuple[int, int, bool, str | list[int] | None]:
+    """Return batch, request, final flag and reply of a message that only streams."""
+    message = received(stream)
+    assert not message.HasField("timing")
+    (one,) = message.streamed
+    said: str | list[int] | None = None
+    if one.HasField("reply"):
+        said = reply(one.reply)
+    return (one.batch, one.request, one.final, said)
+
+
+def reply(message: worker_pb2.Reply) -> str | list[int]:
+    if message.WhichOneof("outcome") == "error":
+        return message.error.message
+    response = inference_pb2.ModelInferResponse.FromString(message.response)
+    assert response.outputs[0].name == "SUM"
+    numbers: list[int] = np.frombuffer(
+        response.raw_output_contents[0], np.int32
+    ).tolist()
+    return numbers
+
+
+def answer(*values: int) -> BackendReply:
+    data = memoryview(np.array(values, np.int32).tobytes())
+    shape = (1, len(values))
+    return BackendReply((ReplyTensor(0, DataType.INT32, shape, data),), {})
+
+
+def ended(stream: PuppetStream) -> list[str]:
+    """Return the errors of the message that ends an execution, "" for none."""
+    message = received(stream)
+    assert message.HasField("timing")
+    assert not message.streamed
+    return [one.error.message for one in message.reply]
+
+
+ONE = request({"A": ints(1, 0, 0, 0)})
+BAD = request({"A": np.ones((1, 3), np.int32)})
+
+
+def test_replies_come_before_and_after_the_end_of_their_execution() -> None:
+    model = PuppetModel()
+    model.during = lambda deliver: deliver(0, answer(1), MORE)
+    with serving(model) as stream:
+        stream.deliver(batch(ONE))
+        assert streamed(stream) == (0, 0, False, [1])
+        assert ended(stream) == [""]
+        model.deliver[0](0, answer(2), FINAL)
+        assert streamed(stream) == (0, 0, True, [2])
+
+
+def test_replies_name_their_batch_and_their_request() -> None:
+    model = PuppetModel()
+    with serving(model) as stream:
+        stream.deliver(batch(ONE, BAD, ONE))
+        assert [bool(text) for text in ended(stream)] == [False, True, False]
+        stream.deliver(batch(ONE))
+        assert ended(stream) == [""]
+        model.deliver[1](0, None, FINAL)
+        assert streamed(stream) == (1, 0, True, None)
+        model.deliver[0](1, answer(5), FINAL)
+        assert streamed(stream) == (0, 2, True, [5])
+        model.deliver[0](0, BackendFailure(3, "no"), FINAL)
+        assert streamed(stream) == (0, 0, True, "no")
+
+
+def test_after_the_final_one_nothing_is_sent() -> None:
+    model = PuppetModel()
+    with serving(model) as stream:
+        stream.deliver(batch(ONE))
+        assert ended(stream) == [""]
+        model.deliver[0](0, answer(1), FINAL)
+        model.deliver[0](0, answer(2), FINAL)
+        assert streamed(stream) == (0, 0, True, [1])
+    assert stream.sent.empty()
+
+
+def test_what_fails_in_execution_is_told_with_its_end_and_only_if_open() -> None:
+    model = PuppetModel()
+    model.during = lambda deliver: deliver(0, None, FINAL)
+    model.outcome = BackendError("broken")
+    with serving(model) as stream:
+        stream.deliver(batch(ONE, ONE))
+        assert streamed(stream) == (0, 0, True, None)
+        assert ended(stream) == ["", "broken"]
+        model.deliver[0](1, answer(1), FINAL)
+    assert stream.sent.empty()
+
+
+def test_a_router_cancels_requests_by_batch_and_place() -> None:
+    model = PuppetModel()
+    with serving(model) as stream:
+        stream.deliver(batch(BAD, ONE))
+        ended(stream)
+        cancelled = worker_pb2.BatchRequest()
+        cancelled.cancelled.add(batch=0, request=1)
+        cancelled.cancelled.add(batch=7, request=0)
+        stream.deliver(cancelled.SerializeToString())
+        stream.deliver(batch(ONE))
+        assert ended(stream) == [""]
+        assert model.cancelled == [(0, 0)]
+        model.deliver[1](0, None, FINAL)
+        assert streamed(stream) == (1, 0, True, None)
+        model.deliver[0](0, None, FINAL)
+        assert streamed(stream) == (0, 1, True, None)
+
+
+def test_what_a_lost_router_waited_for_is_cancelled_and_goes_nowhere() -> None:
+    model = PuppetModel()
+    execution = StreamedExecution(SIGNATURE, model, ManualClock())
+    routers = PuppetRouters()
+    instance = Instance("m_0", StreamedRun(execution.run), routers.open)
+    instance.connect(["r"])
+    lost = routers.accept()
+    lost.deliver(batch(ONE, ONE))
+    ended(lost)
+    lost.end()
+    again = routers.accept()
+    assert model.cancelled == [(0, 0), (0, 1)]
+    model.deliver[0](0, answer(1), FINAL)
+    assert lost.sent.empty()
+    assert again.sent.empty()
+    instance.connect([])
+    assert again.finished.wait(WAIT_S)
+    again.end()
+    instance.stop()
