@@ -1,0 +1,269 @@
+"""Sequences on instances, none of them real."""
+
+from collections.abc import Callable, Hashable
+
+import pytest
+
+from protos import inference_pb2 as pb
+from protos import worker_pb2
+from services.core.datatype import DataType
+from services.core.model_config import (
+    DirectStrategy,
+    ModelConfig,
+    OldestStrategy,
+    SequenceBatching,
+)
+from services.core.model_config_sequences import (
+    ControlKind,
+    SequenceControl,
+    SequenceControlInput,
+)
+from services.router.pending_request import Execution
+from services.router.sequence_scheduler import SequenceScheduler
+from tests.unit.router.routes import add_sub, add_sub_request, route
+from tests.unit.router.stage import PuppetReactor
+
+MS = 1_000_000
+
+
+def control(name: str, kind: ControlKind) -> SequenceControlInput:
+    is_id = kind is ControlKind.SEQUENCE_CORRID
+    return SequenceControlInput(
+        name=name,
+        controls=(
+            SequenceControl(
+                kind=kind,
+                datatype=DataType.UINT64 if is_id else DataType.INT32,
+                false_true=None if is_id else (0, 1),
+            ),
+        ),
+    )
+
+
+CONTROLS = (
+    control("START", ControlKind.SEQUENCE_START),
+    control("END", ControlKind.SEQUENCE_END),
+    control("READY", ControlKind.SEQUENCE_READY),
+    control("CORRID", ControlKind.SEQUENCE_CORRID),
+)
+
+
+class Client:
+    """A request and what its client was told."""
+
+    def __init__(self, correlation_id: int, rows: int = 1, **flags: bool) -> None:
+        request = add_sub_request(rows, id=str(correlation_id))
+        request.parameters["sequence_id"].int64_param = correlation_id
+        for name, value in flags.items():
+            request.parameters[f"sequence_{name}"].bool_param = value
+        self.body = request.SerializeToString()
+        self.rows = rows
+        self.priority = self.timeout_ns = self.attempts = 0
+        self.shape_key: Hashable = ()
+        self.enqueued_ns = 0
+        self.open = True
+        self.outcome: object = None
+
+    def answer(self, message: bytes) -> None:
+        self.outcome, self.open = message, False
+
+    def fail(self, code: int, details: str) -> None:
+        self.outcome, self.open = (code, details), False
+
+
+class PuppetInstance:
+    """Holds what it is given; tells what the model would be told."""
+
+    worker = "puppet"
+
+    def __init__(self) -> None:
+        self.held: list[Execution] = []
+        self.closed = False
+
+    def execute(self, execution: Execution) -> None:
+        self.held.append(execution)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def told(self) -> list[dict[str, int]]:
+        """Return the controls of each row of the batch that is held."""
+        rows = []
+        for member in self.held[0].batch:
+            message = pb.ModelInferRequest.FromString(member.body)
+            pairs = zip(message.inputs, message.raw_input_contents, strict=True)
+            rows.append(
+                {
+                    tensor.name: int.from_bytes(raw, "little")
+                    for tensor, raw in pairs
+                    if not tensor.name.startswith("INPUT")
+                }
+            )
+        return rows
+
+
+class Stage:
+    """A scheduler with everything around it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.reactor = PuppetReactor()
+        self.clock_ns = 0
+        assert config.sequence_batching is not None
+        self.scheduler = SequenceScheduler(
+            route(config),
+            config.sequence_batching,
+            self.reactor,  # type: ignore[arg-type]
+            lambda: self.clock_ns,
+        )
+
+    def send(self, *clients: Client) -> None:
+        for client in clients:
+            client.enqueued_ns = self.clock_ns
+            self.scheduler.enqueue(client)
+        self.reactor.drain()
+
+    def instance(self) -> PuppetInstance:
+        instance = PuppetInstance()
+        self.scheduler.attach(instance)
+        return instance
+
+    def complete(self, instance: PuppetInstance) -> None:
+        execution = instance.held.pop(0)
+        replies = [worker_pb2.Reply(response=b"r")] * len(execution.batch)
+        message = worker_pb2.BatchResponse(
+            timing=worker_pb2.BatchTiming(compute_infer_ns=1), reply=replies
+        )
+        self.scheduler.completed(instance, execution, message.SerializeToString())
+
+
+def config(strategy: OldestStrategy | None = None) -> ModelConfig:
+    batching = SequenceBatching(
+        strategy=strategy or DirectStrategy(),
+        control_inputs=CONTROLS,
+        max_sequence_idle_ns=100 * MS,
+    )
+    return add_sub(max_batch_size=2, dynamic_batching=None, sequence_batching=batching)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage(config())
+
+
+def test_the_model_is_told_where_each_request_stands(stage: Stage) -> None:
+    instance = stage.instance()
+    client = Client(42, start=True)
+    stage.send(client)
+    assert instance.told() == [{"START": 1, "END": 0, "READY": 1, "CORRID": 42}]
+    stage.complete(instance)
+    assert client.outcome == b"r"
+    stage.send(Client(42, end=True))
+    assert instance.told() == [{"START": 0, "END": 1, "READY": 1, "CORRID": 42}]
+
+
+def test_a_gap_in_the_batch_is_filled_and_its_answer_dropped(stage: Stage) -> None:
+    instance = stage.instance()
+    stage.send(Client(1, start=True), Client(2, start=True))
+    stage.complete(instance)
+    second = Client(2)
+    stage.send(second)
+    assert [row["READY"] for row in instance.told()] == [0, 1]
+    stage.complete(instance)
+    assert second.outcome == b"r"
+    taken = stage.scheduler.statistics.take()
+    assert taken is not None
+    assert taken.counts["inference_count"] == 3
+
+
+@pytest.mark.parametrize(
+    ("client", "message"),
+    [
+        (Client(0), "must specify a non-zero or non-empty correlation ID"),
+        (Client(7), "must specify the START flag"),
+        (Client(7, rows=2, start=True), "must specify batch-size 1"),
+    ],
+)
+def test_what_is_no_part_of_a_sequence_is_refused(
+    stage: Stage, client: Client, message: str
+) -> None:
+    stage.instance()
+    stage.send(client)
+    assert isinstance(client.outcome, tuple)
+    assert client.outcome[0] == 3
+    assert message in client.outcome[1]
+
+
+def test_a_lost_worker_ends_its_sequences_with_a_request_to_start_again(
+    stage: Stage,
+) -> None:
+    instance = stage.instance()
+    running, waiting = Client(1, start=True), Client(1)
+    stage.send(running, waiting)
+    stage.scheduler.detach(instance, (instance.held.pop(),))
+    for client in (running, waiting):
+        assert isinstance(client.outcome, tuple)
+        assert client.outcome[0] == 14
+        assert "START" in client.outcome[1]
+    late = Client(1)
+    stage.send(late)
+    assert isinstance(late.outcome, tuple)
+    assert "START flag" in late.outcome[1]
+
+
+def test_a_client_that_leaves_ends_its_sequence(stage: Stage) -> None:
+    first, second = Client(1, start=True), Client(1)
+    stage.send(first, second)
+    first.open = False
+    stage.scheduler.forget(first)
+    assert isinstance(second.outcome, tuple)
+    assert second.outcome[0] == 1
+    assert stage.scheduler.is_quiet
+
+
+def test_silence_ends_a_sequence_and_lets_the_next_one_in(stage: Stage) -> None:
+    instance = stage.instance()
+    stage.send(Client(1, start=True), Client(2, start=True), Client(3, start=True))
+    stage.complete(instance)
+    assert instance.held == []
+    stage.clock_ns = 100 * MS
+    stage.reactor.fire()
+    assert [row["CORRID"] for row in instance.told()] == [3]
+
+
+def test_requests_without_a_worker_are_refused_after_a_while(stage: Stage) -> None:
+    client = Client(1, start=True)
+    stage.send(client)
+    assert client.open
+    stage.reactor.fire()
+    assert isinstance(client.outcome, tuple)
+    assert client.outcome[0] == 14
+
+
+def test_the_oldest_strategy_batches_more_sequences_than_rows() -> None:
+    strategy = OldestStrategy(max_candidate_sequences=4)
+    stage = Stage(config(strategy=strategy))
+    stage.send(*(Client(i, start=True) for i in (1, 2, 3)))
+    instance = stage.instance()
+    assert [row["CORRID"] for row in instance.told()] == [1, 2]
+    stage.complete(instance)
+    assert [row["CORRID"] for row in instance.told()] == [3]
+
+
+def test_a_retiring_scheduler_is_quiet_when_all_are_answered(stage: Stage) -> None:
+    quiet: list[str] = []
+    callback: Callable[[], None] = lambda: quiet.append("now")  # noqa: E731
+    instance = stage.instance()
+    stage.send(Client(1, start=True))
+    stage.scheduler.when_quiet(callback)
+    assert quiet == []
+    stage.complete(instance)
+    assert quiet == ["now"]
+
+
+def test_closing_refuses_who_waits_and_parts_from_the_instances(stage: Stage) -> None:
+    instance = stage.instance()
+    running, waiting = Client(1, start=True), Client(1)
+    stage.send(running, waiting)
+    stage.scheduler.close()
+    assert instance.closed
+    assert waiting.outcome == (14, "the server is shutting down")
