@@ -437,8 +437,7 @@ class RouterReport(_message.Message):
     APPLIED_FIELD_NUMBER: _builtins.int
     STATISTICS_FIELD_NUMBER: _builtins.int
     TRACE_SETTINGS_APPLIED_FIELD_NUMBER: _builtins.int
-    TRACE_SAMPLED_FIELD_NUMBER: _builtins.int
-    TRACE_ENDED_FIELD_NUMBER: _builtins.int
+    TRACE_REPORT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___RouterHello: ...
     @_builtins.property
@@ -448,9 +447,7 @@ class RouterReport(_message.Message):
     @_builtins.property
     def trace_settings_applied(self) -> Global___TraceSettingsApplied: ...
     @_builtins.property
-    def trace_sampled(self) -> Global___TraceSampled: ...
-    @_builtins.property
-    def trace_ended(self) -> Global___TraceEnded: ...
+    def trace_report(self) -> Global___TraceReport: ...
     def __init__(
         self,
         *,
@@ -458,14 +455,13 @@ class RouterReport(_message.Message):
         applied: Global___RoutesApplied | None = ...,
         statistics: Global___StatisticsReport | None = ...,
         trace_settings_applied: Global___TraceSettingsApplied | None = ...,
-        trace_sampled: Global___TraceSampled | None = ...,
-        trace_ended: Global___TraceEnded | None = ...,
+        trace_report: Global___TraceReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report", "statistics", b"statistics", "trace_ended", b"trace_ended", "trace_sampled", b"trace_sampled", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report", "statistics", b"statistics", "trace_report", b"trace_report", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report", "statistics", b"statistics", "trace_ended", b"trace_ended", "trace_sampled", b"trace_sampled", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report", "statistics", b"statistics", "trace_report", b"trace_report", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "applied", "statistics", "trace_settings_applied", "trace_sampled", "trace_ended"]  # noqa: Y015
+    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "applied", "statistics", "trace_settings_applied", "trace_report"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_report) -> _WhichOneofReturnType_report | None: ...
 
@@ -1096,29 +1092,36 @@ class TraceSettingsApplied(_message.Message):
 Global___TraceSettingsApplied: _TypeAlias = TraceSettingsApplied  # noqa: Y015
 
 @_typing.final
-class TraceSampled(_message.Message):
-    """A request of this session will be traced: count it down."""
+class TraceReport(_message.Message):
+    """What happened since the last report; also before every TraceSettingsApplied."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SESSION_FIELD_NUMBER: _builtins.int
-    session: _builtins.int
+    SAMPLED_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sampled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """One session for each request that is going to be traced: count it down."""
+
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___TraceEnded]: ...
     def __init__(
         self,
         *,
-        session: _builtins.int = ...,
+        sampled: _abc.Iterable[_builtins.int] | None = ...,
+        ended: _abc.Iterable[Global___TraceEnded] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "sampled", b"sampled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TraceSampled: _TypeAlias = TraceSampled  # noqa: Y015
+Global___TraceReport: _TypeAlias = TraceReport  # noqa: Y015
 
 @_typing.final
 class TraceEnded(_message.Message):
-    """That request has been answered, or will never be."""
+    """A traced request has been answered, or will never be."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -93,14 +93,13 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
                 self._live.traces.note_applied(
                     link.router_id, report.trace_settings_applied.revision
                 )
-            case "trace_sampled":
-                self._live.traces.sampled(link.router_id, report.trace_sampled.session)
-            case "trace_ended":
-                self._live.traces.ended(
-                    link.router_id,
-                    report.trace_ended.session,
-                    trace_from_proto(report.trace_ended.request),
-                )
+            case "trace_report":
+                traces = self._live.traces
+                for session in report.trace_report.sampled:
+                    traces.sampled(link.router_id, session)
+                for ended in report.trace_report.ended:
+                    trace = trace_from_proto(ended.request)
+                    traces.ended(link.router_id, ended.session, trace)
 
 
 async def _send_tables(

@@ -10,6 +10,7 @@ from services.control.log_settings import ParameterValue
 from services.control.log_switch import LogSwitch
 from services.control.route_table import routes_of
 from services.control.supervisor import Supervisor
+from services.control.trace_settings import TraceChange
 from services.control.traces import Traces
 from services.core.errors import InvalidRequestError
 from services.core.lifecycle import ModelState
@@ -39,8 +40,11 @@ class SettingsServicer:
         if model and not self._is_ready(model):
             raise InvalidRequestError(f"Request for unknown model : {model}")
         named = {name: list(each.value) for name, each in request.settings.items()}
-        await self._traces.update(model, trace_setting_values.change_of(named))
-        shown = trace_setting_values.answer(self._traces.settings, model)
+        change = trace_setting_values.change_of(named)
+        if change != TraceChange():
+            await self._traces.update(model, change)
+        settings = await self._traces.read(model)
+        shown = trace_setting_values.answer(settings, model)
         return inference_pb2.TraceSettingResponse(
             settings={name: _TraceValue(value=each) for name, each in shown.items()}
         )

@@ -77,16 +77,19 @@ class TraceBook:
         """Begin without sessions."""
         self._sessions: dict[int, _Session] = {}
 
-    def follow(self, scopes: Iterable[TraceScope]) -> list[Page]:
-        """Take note of the sessions there are now; those of before are over."""
-        current = {scope.session: scope.values for scope in scopes}
+    def begin(self, scopes: Iterable[TraceScope]) -> None:
+        """Take note of the sessions there are, some of them new."""
+        for scope in scopes:
+            if scope.session not in self._sessions:
+                self._sessions[scope.session] = _Session(
+                    limit=scope.values.count, log_frequency=scope.values.log_frequency
+                )
+
+    def retire(self, scopes: Iterable[TraceScope]) -> list[Page]:
+        """Take note that no router samples for other sessions than these."""
+        current = {scope.session for scope in scopes}
         for number, session in self._sessions.items():
             session.is_over = number not in current
-        for number, values in current.items():
-            if number not in self._sessions:
-                self._sessions[number] = _Session(
-                    limit=values.count, log_frequency=values.log_frequency
-                )
         return self._due()
 
     def sampled(self, router: str, session: int) -> None:

@@ -43,7 +43,7 @@ class Traces:
         self._save = save
         self._files = files
         self._book = TraceBook()
-        self._book.follow(settings.scopes())
+        self._book.begin(settings.scopes())
         self._revision = 1
         self._applied: dict[str, int] = {}
         self._changed = asyncio.Event()
@@ -55,24 +55,40 @@ class Traces:
         return self._settings
 
     async def update(self, model: str, change: TraceChange) -> None:
-        """Change the settings of a model, or of all ("").
-
-        Returns when all routers work by the new ones; those that take too long are
-        not waited for.
+        """Change the settings of a model, or of all (""); all routers work by them.
 
         Raises:
             ServingError: they make no sense; nothing is changed then.
         """
-        if change == TraceChange():
-            return
+        # What is left of a count goes on; it has to be known.
+        await self.read(model)
         self._settings = self._settings.updated(model, change)
-        self._write(self._book.follow(self._settings.scopes()))
+        self._book.begin(self._settings.scopes())
+        await self.collect()
+        self._write(self._book.retire(self._settings.scopes()))
+
+    async def collect(self) -> None:
+        """Have all routers report, and work by the settings in force.
+
+        Routers that take too long are not waited for.
+        """
         self._publish()
         revision = self._revision
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 while self._is_behind(revision):
                     await self._changed.wait()
+
+    async def read(self, model: str) -> TraceSettings:
+        """Return the settings, with all counted that was sampled before the call.
+
+        Args:
+            model: Whose settings are wanted; "" for those of all.
+        """
+        values = self._settings.scope_of(model).values
+        if values.count > 0 and self._settings.is_active(values):
+            await self.collect()
+        return self._settings
 
     def greet(self, link: RouterLink) -> None:
         """Tell a router that has just attached of the settings."""

@@ -20,6 +20,7 @@ import structlog
 
 from protos import control_pb2
 from services.core import log_settings_proto, logs
+from services.core.cache_config import cache_size_bytes
 from services.core.completion_queue import Options, Reactor, Server
 from services.core.flags import add_bool
 from services.core.process_tuning import settle
@@ -111,13 +112,25 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         default=1 << 30,
         help="requests of one model version that wait together",
     )
+    parser.add_argument(
+        "--cache-config",
+        action="append",
+        default=[],
+        metavar="local,size=BYTES",
+        help="how large the response cache may grow (default: there is none)",
+    )
     for protocol in ("http", "grpc"):
         parser.add_argument(f"--{protocol}-header-forward-pattern", default="")
     parser.add_argument("--http-restricted-api", action="append", default=[])
     parser.add_argument("--grpc-restricted-protocol", action="append", default=[])
     parser.add_argument("--exit-timeout-secs", type=int, default=_EXIT_TIMEOUT_S)
     parser.add_argument("--log-verbose", type=int, default=0)
-    return parser.parse_args(argv)
+    settings = parser.parse_args(argv)
+    try:
+        cache_size_bytes(settings.cache_config)
+    except ValueError as error:
+        parser.error(f"--cache-config: {error}")
+    return settings
 
 
 def _limits(settings: argparse.Namespace) -> QueueLimits:
@@ -126,6 +139,11 @@ def _limits(settings: argparse.Namespace) -> QueueLimits:
         max_queue_bytes=settings.max_queue_bytes,
         hold_until=hold_until(os.environ),
     )
+
+
+def _cache(settings: argparse.Namespace) -> ResponseCache | None:
+    size_bytes = cache_size_bytes(settings.cache_config)
+    return ResponseCache(size_bytes) if size_bytes else None
 
 
 class RouterApp:
@@ -143,6 +161,7 @@ class RouterApp:
             self._readiness_changed,
             shared_memory=shared_memory,
             limits=_limits(settings),
+            cache=_cache(settings),
         )
         self._pool = ThreadPoolExecutor(_COLD_THREADS, thread_name_prefix="cold")
         self._management = ThreadPoolExecutor(_MANAGEMENT_THREADS, "management")
@@ -189,7 +208,7 @@ class RouterApp:
             "log_settings",
             lambda update: log_settings_proto.obey(update.log_settings),
         )
-        connect_tracing(self._control, self._inference)
+        self._traces = connect_tracing(self._control, self._inference, self._reactor)
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain.
@@ -293,6 +312,7 @@ class RouterApp:
             self._reactor.call_at(now_ns + _QUIET_POLL_NS, again)
             return
         self._inference.close()
+        self._traces.flush()
         self._reporter.collect(0)
         self._close_when_reported(now_ns + _LAST_REPORT_NS, deadline_ns)
 

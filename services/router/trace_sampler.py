@@ -74,8 +74,12 @@ class TraceSampler:
         self._counters = {}
         for scope in (settings.overall, *settings.models.values()):
             known = before.get(scope.session)
+            # What was sampled just now, control may not have counted yet.
+            limits = [c for c in (scope.count, known.left if known else -1) if c >= 0]
             self._counters[scope.session] = _Counter(
-                scope=scope, seen=known.seen if known else 0, left=scope.count
+                scope=scope,
+                seen=known.seen if known else 0,
+                left=min(limits, default=_UNLIMITED),
             )
 
     def is_on_for(self, model: str) -> bool:
@@ -105,7 +109,8 @@ class TraceSampler:
         counter.seen += 1
         if counter.seen % scope.rate:
             return None
-        counter.left = max(counter.left - 1, min(counter.left, _UNLIMITED))
+        if counter.left > 0:
+            counter.left -= 1
         return scope
 
     def _scope_of(self, model: str) -> TraceScope:

@@ -1,6 +1,7 @@
 """Brings sampling, traced requests and control together."""
 
 from protos import control_pb2
+from services.core.completion_queue import Reactor
 from services.router.control_client import ControlClient
 from services.router.inference import Inference
 from services.router.trace_arrival import arrival_of
@@ -8,9 +9,15 @@ from services.router.trace_reporter import TraceReporter, settings_from_proto
 from services.router.tracer import Tracer
 
 
-def connect_tracing(control: ControlClient, inference: Inference) -> None:
-    """Trace the requests of ``inference`` as ``control`` says, and report to it."""
-    reporter = TraceReporter(control.send)
+def connect_tracing(
+    control: ControlClient, inference: Inference, reactor: Reactor
+) -> TraceReporter:
+    """Trace the requests of ``inference`` as ``control`` says, and report to it.
+
+    Returns:
+        Who reports: to be flushed before the router ends.
+    """
+    reporter = TraceReporter(control.send, reactor.call_at)
     tracer = Tracer(reporter, arrival_of)
 
     def obey(update: control_pb2.RouterUpdate) -> None:
@@ -19,3 +26,4 @@ def connect_tracing(control: ControlClient, inference: Inference) -> None:
         reporter.applied(update.trace_settings.revision)
 
     control.on_update("trace_settings", obey)
+    return reporter
