@@ -21,6 +21,7 @@ _SendStatus: Final = cygrpc.SendStatusFromServerOperation
 _SendInitialMetadata: Final = cygrpc.SendInitialMetadataOperation
 _OK: Final = cygrpc.StatusCode.ok
 _INTERNAL: Final = cygrpc.StatusCode.internal
+_UNAVAILABLE: Final = cygrpc.StatusCode.unavailable
 _OUR_ERROR: Final = "internal error"
 _NO_METADATA: Final = _SendInitialMetadata(None, 0)
 _STATUS_OK: Final = _SendStatus(None, _OK, b"", 0)
@@ -115,7 +116,15 @@ class StreamCall:
     Everything here is called on the loop's thread; the hooks too.
     """
 
-    __slots__ = ("_begun", "_call", "_sending", "_unsent", "metadata", "open")
+    __slots__ = (
+        "__weakref__",
+        "_begun",
+        "_call",
+        "_sending",
+        "_unsent",
+        "metadata",
+        "open",
+    )
 
     def __init__(
         self, call: NativeCall, _method: str, metadata: NativeMetadata
@@ -141,6 +150,10 @@ class StreamCall:
 
     def sent_all(self) -> None:
         """Handle that everything sent so far is on its way."""
+
+    def hang_up(self) -> None:
+        """End the call, behind what it has sent: the server stops."""
+        self.finish(_UNAVAILABLE, "the server is shutting down")
 
     @property
     def unsent(self) -> int:

@@ -1,11 +1,16 @@
 """A gRPC server on a reactor's queue."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from services.core.completion_queue.call import CallFactory, UnimplementedCall
+from services.core.completion_queue.call import (
+    CallFactory,
+    StreamCall,
+    UnimplementedCall,
+)
 from services.core.completion_queue.client_stream import UNLIMITED_MESSAGES, Options
 from services.core.completion_queue.reactor import Reactor
 
@@ -33,6 +38,7 @@ class Server:
         self._server.register_completion_queue(self._queue)
         self._methods: dict[bytes, CallFactory] = {}
         self._registered: list[tuple[str, CallFactory]] = []
+        self._streams: weakref.WeakSet[StreamCall] = weakref.WeakSet()
         self._accepting = True
 
     def listen(self, target: str) -> int:
@@ -68,9 +74,15 @@ class Server:
         self._post_any()
 
     def shutdown(self, done: Callable[[], None]) -> None:
-        """Accept no more calls; ``done`` runs when the last one has ended."""
+        """Accept no more calls; ``done`` runs when the last one has ended.
+
+        Streams hang up, which else might last for ever. What has been answered
+        reaches its client, be it slow; ``cancel_all_calls`` puts an end to that.
+        """
         self._accepting = False
         self._server.shutdown(self._queue, lambda _: done())
+        for stream in tuple(self._streams):
+            stream.hang_up()
 
     def cancel_all_calls(self) -> None:
         """End every call that is still open."""
@@ -84,7 +96,7 @@ class Server:
             if not event.success or not self._accepting:
                 return
             request(queue, queue, method, accept)
-            factory(event.call, method, event.invocation_metadata)
+            self._begin(factory(event.call, method, event.invocation_metadata))
 
         request(queue, queue, method, accept)
 
@@ -97,4 +109,8 @@ class Server:
         self._post_any()
         method = event.call_details.method
         factory = self._methods.get(method, UnimplementedCall)
-        factory(event.call, method.decode(), event.invocation_metadata)
+        self._begin(factory(event.call, method.decode(), event.invocation_metadata))
+
+    def _begin(self, call: object) -> None:
+        if isinstance(call, StreamCall):
+            self._streams.add(call)

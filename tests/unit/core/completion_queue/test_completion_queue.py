@@ -408,3 +408,40 @@ def test_an_error_in_one_drained_callback_does_not_take_the_others_along(
 
     reactor.call_soon_threadsafe(ask)
     assert done.wait(5)
+
+
+def test_a_server_that_shuts_down_delivers_what_it_has_answered(
+    reactor: Reactor,
+) -> None:
+    server, down = Server(reactor), threading.Event()
+    answer = bytes(50 << 20)
+
+    class AnswerAndStop(UnaryCall):
+        __slots__ = ()
+
+        def received(self, message: bytes) -> None:
+            del message
+            self.answer(answer)
+            server.shutdown(down.set)
+
+    server.add_method(ECHO, AnswerAndStop)
+    port = server.listen("127.0.0.1:0")
+    server.start()
+    options = (("grpc.max_receive_message_length", -1),)
+    with channel_to(f"127.0.0.1:{port}", options=options) as channel:
+        assert channel.unary_unary(ECHO)(b"", timeout=20) == answer
+    assert down.wait(5)
+
+
+def test_a_server_that_shuts_down_hangs_up_on_idle_streams(reactor: Reactor) -> None:
+    server, down = Server(reactor), threading.Event()
+    server.add_method(STREAM, Talk)
+    port = server.listen("127.0.0.1:0")
+    server.start()
+    with closing(ClientStream(f"127.0.0.1:{port}", STREAM)) as stream:
+        stream.send(b"a")
+        assert stream.receive() == b"a!"
+        reactor.call_soon_threadsafe(lambda: server.shutdown(down.set))
+        assert (stream.receive(), stream.receive()) == (b"a?", None)
+        assert stream.status == (14, "the server is shutting down")
+    assert down.wait(5)
