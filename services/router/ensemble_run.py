@@ -6,6 +6,7 @@ requests, and those of clients, share batches. All on the reactor's thread.
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import grpc
@@ -16,6 +17,7 @@ from services.core.errors import (
     ModelNotReadyError,
     ServingError,
     StoppingError,
+    UnsupportedError,
 )
 from services.core.statistics_fields import FailureReason
 from services.core.status import status_of
@@ -30,13 +32,14 @@ from services.router.ensemble_wire import (
     read_response,
     step_request,
 )
-from services.router.pending_request import PendingRequest, refuse
+from services.router.pending_request import PendingRequest, Taker, refuse
 from services.router.route_scheduler import RouteScheduler
 from services.router.route_table import Route
 from services.router.statistics import ModelStatistics, failure_reason
 
 _log = structlog.get_logger(__name__)
 
+_DECOUPLED_TEXT: Final = "a decoupled model cannot be a step of an ensemble yet"
 _MOST_PLANS: Final = 256
 _INTERNAL: Final[int] = grpc.StatusCode.INTERNAL.value[0]
 _UNAVAILABLE: Final[int] = grpc.StatusCode.UNAVAILABLE.value[0]
@@ -48,6 +51,14 @@ _REASONS: Final = {
 
 Find: TypeAlias = Callable[[str, str], RouteScheduler | None]
 """Who takes the requests for a model and a version ("": the newest), if anyone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Who executes a step, and what stands before it."""
+
+    scheduler: RouteScheduler
+    taker: Taker
 
 
 class StepCall:
@@ -64,6 +75,7 @@ class StepCall:
         "scheduler",
         "shape_key",
         "step",
+        "taker",
         "timeout_ns",
     )
 
@@ -74,13 +86,12 @@ class StepCall:
     priority: int
     timeout_ns: int
 
-    def __init__(
-        self, run: "EnsembleRun", step: int, scheduler: RouteScheduler
-    ) -> None:
+    def __init__(self, run: "EnsembleRun", step: int, member: Member) -> None:
         """Belong to ``run``."""
         self._run = run
         self.step = step
-        self.scheduler = scheduler
+        self.scheduler = member.scheduler
+        self.taker = member.taker
         self.attempts = 0
         self.open = True
 
@@ -120,7 +131,7 @@ class EnsembleRun:
         owner: "EnsembleScheduler",
         request: PendingRequest,
         wire: EnsembleRequest,
-        members: Mapping[int, RouteScheduler],
+        members: Mapping[int, Member],
     ) -> None:
         """Prepare; nothing runs yet.
 
@@ -164,7 +175,7 @@ class EnsembleRun:
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.open = False
-            call.scheduler.forget(call)
+            call.taker.forget(call)
 
     def _make(self, move: Move) -> None:
         if move.problem:
@@ -180,8 +191,7 @@ class EnsembleRun:
     def _submit(self, step: int) -> None:
         planned = self._progress.plan.steps[step]
         tensors = self._progress.tensors
-        scheduler = self._members[step]
-        call = self._calls[step] = StepCall(self, step, scheduler)
+        call = self._calls[step] = StepCall(self, step, self._members[step])
         body = step_request(
             model=planned.model,
             version=planned.version,
@@ -241,7 +251,7 @@ class EnsembleScheduler:
         self._admission = admission
         self._plan = plan_of(route.config)
         self._plans: dict[frozenset[str], EnsemblePlan] = {}
-        self._members: Mapping[int, RouteScheduler] = {}
+        self._members: Mapping[int, Member] = {}
         self._runs: dict[PendingRequest, EnsembleRun] = {}
         self._on_quiet: Callable[[], None] | None = None
         self._watchers: list[tuple[set[EnsembleRun], Callable[[], None]]] = []
@@ -250,7 +260,7 @@ class EnsembleScheduler:
     def has_instance(self) -> bool:
         """Whether every member is there to execute its step."""
         return len(self._members) == len(self._plan.steps) and all(
-            member.has_instance for member in self._members.values()
+            member.scheduler.has_instance for member in self._members.values()
         )
 
     @property
@@ -263,12 +273,14 @@ class EnsembleScheduler:
         """Whether no request is under way."""
         return not self._runs
 
-    def bind(self, find: Find) -> None:
+    def bind(self, find: Find, taker_of: Callable[[RouteScheduler], Taker]) -> None:
         """Send the steps of requests that come from now on to whom ``find`` names."""
         found = {
             i: find(step.model, step.version) for i, step in self._plan.steps.items()
         }
-        self._members = {i: each for i, each in found.items() if each is not None}
+        self._members = {
+            i: Member(each, taker_of(each)) for i, each in found.items() if each
+        }
 
     def plan_for(self, requested: Iterable[str]) -> EnsemblePlan:
         """Return the plan for some outputs; none are all of them."""
@@ -303,12 +315,15 @@ class EnsembleScheduler:
         except ServingError as error:
             refuse(call, error)
             return
+        if verdict.route.config.decoupled:
+            refuse(call, UnsupportedError(_DECOUPLED_TEXT))
+            return
         call.rows = verdict.rows
         call.shape_key = verdict.shape_key
         call.enqueued_ns = time.monotonic_ns()
         call.priority = verdict.priority
         call.timeout_ns = verdict.timeout_ns
-        call.scheduler.enqueue(call)
+        call.taker.enqueue(call)
 
     def time(self, request: PendingRequest) -> None:
         """Do nothing: the times of a graph do not fit into those of one execution."""
@@ -328,13 +343,21 @@ class EnsembleScheduler:
         request = run.request
         now_ns = time.monotonic_ns()
         request.answer(message)
+        queue_ns, success_ns = (
+            run.began_ns - request.enqueued_ns,
+            now_ns - request.enqueued_ns,
+        )
+        timing = (0, now_ns - run.began_ns, 0)
+        latencies = self.statistics.latencies
+        if latencies is not None:
+            self.statistics.took(latencies, [(queue_ns, success_ns)], timing)
         self.statistics.executed(
             batch_rows=request.rows,
             rows=request.rows,
             requests=1,
-            queue_ns=run.began_ns - request.enqueued_ns,
-            success_ns=now_ns - request.enqueued_ns,
-            timing=(0, now_ns - run.began_ns, 0),
+            queue_ns=queue_ns,
+            success_ns=success_ns,
+            timing=timing,
             at_ms=time.time_ns() // 1_000_000,
         )
         self._ended(run)

@@ -233,6 +233,10 @@ class SequenceScheduler:
             self._fail_all(execution.batch, BackendError(error_text))
             self._check_quiet()
             return
+        latencies = self.statistics.latencies
+        if latencies is not None and answered:
+            durations = execution.durations(replies_of(message, start), now_ns)
+            self.statistics.took(latencies, durations, timing)
         self.statistics.executed(
             batch_rows=execution.rows,
             rows=rows,

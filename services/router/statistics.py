@@ -221,11 +221,22 @@ class ModelStatistics:
         self.queue.add(1, max(0, queue_ns))
         self.others[count_field(Phase.CACHE_HIT)] += 1
         self.others[ns_field(Phase.CACHE_HIT)] += max(lookup_ns, 0)
+        if self.latencies is not None:
+            self.latencies[Phase.QUEUE].add(max(queue_ns, 0))
+            self.latencies[Phase.SUCCESS].add(max(success_ns, 0))
+            self._took_in_cache(self.latencies, Phase.CACHE_HIT, lookup_ns)
 
     def missed_cache(self, ns: int) -> None:
         """Count one request that the cache had no answer to, and its ``ns`` there."""
         self.others[count_field(Phase.CACHE_MISS)] += 1
         self.others[ns_field(Phase.CACHE_MISS)] += max(ns, 0)
+        if self.latencies is not None:
+            self._took_in_cache(self.latencies, Phase.CACHE_MISS, ns)
+
+    def _took_in_cache(
+        self, latencies: dict[Phase, Latencies], phase: Phase, ns: int
+    ) -> None:
+        latencies.setdefault(phase, Latencies()).add(max(ns, 0))
 
     def streamed(
         self, *, rows: int, queue_ns: int, success_ns: int, at_ms: int
@@ -235,6 +246,9 @@ class ModelStatistics:
         self.inference_count += rows
         self.success.add(1, success_ns)
         self.queue.add(1, max(0, queue_ns))
+        if self.latencies is not None:
+            self.latencies[Phase.SUCCESS].add(max(0, success_ns))
+            self.latencies[Phase.QUEUE].add(max(0, queue_ns))
 
     def responded(self, index: int, durations: Mapping[ResponsePhase, int]) -> None:
         """Count the ``index``-th response to one request of a decoupled model.
