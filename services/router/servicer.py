@@ -20,8 +20,11 @@ SERVICE: Final = "/inference.GRPCInferenceService/"
 SERVER_NAME: Final = "nereid"
 # Exactly the extensions that work.
 EXTENSIONS: Final = (
+    "classification",
     "model_repository",
+    "schedule_policy",
     "model_configuration",
+    "system_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
