@@ -78,6 +78,17 @@ class Stack:
             if line not in self._lines:
                 raise AssertionError(f"waited for {line!r} in vain:\n{self.output}")
 
+    def wait_for_text(self, text: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Return once the stack has written ``text`` somewhere.
+
+        Raises:
+            AssertionError: it ended, or took too long; the message has its output.
+        """
+        with self._news:
+            self._news.wait_for(lambda: self._ended or text in self.output, timeout_s)
+            if text not in self.output:
+                raise AssertionError(f"waited for {text!r} in vain:\n{self.output}")
+
     def wait_ended(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
         """Return its exit status; its output is then complete.
 
