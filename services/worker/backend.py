@@ -175,10 +175,17 @@ class BackendReply(NamedTuple):
 
 
 class BackendFailure(NamedTuple):
-    """Why one request has no answer: a google.rpc.Code and a text."""
+    """Why one request has no answer.
+
+    Attributes:
+        code: A google.rpc.Code.
+        text: For the client.
+        is_answer: Whether the model itself answered so; the execution succeeded.
+    """
 
     code: int
     text: str
+    is_answer: bool = False
 
 
 BackendAnswer: TypeAlias = BackendReply | BackendFailure

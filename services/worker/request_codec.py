@@ -101,7 +101,7 @@ class AnswerEncoder:
     def reply(self, request: Request, answer: BackendAnswer) -> list[Part]:
         """Return an entry of BatchResponse.reply in pieces, ready to be joined."""
         if isinstance(answer, BackendFailure):
-            return [wire.error_reply(answer.code, answer.text)]
+            return [wire.error_reply(*answer)]
         try:
             parts = self._response(request, answer)
         except ServingError as error:
@@ -133,7 +133,7 @@ class AnswerEncoder:
             except ServingError as error:
                 answer = BackendFailure(*wire.error_status(error))
         if isinstance(answer, BackendFailure):
-            reply: list[Part] = [wire.reply_error(answer.code, answer.text)]
+            reply: list[Part] = [wire.reply_error(*answer)]
         else:
             size = sum(map(len, parts))
             reply = [wire_format.length_prefix(_RESPONSE_FIELD, size), *parts]

@@ -103,10 +103,9 @@ def error_status(error: Exception) -> tuple[int, str]:
     return int(code.value[0]), text
 
 
-def reply_error(code: int, text: str) -> bytes:
-    """Return a Reply that is an error."""
-    reply = worker_pb2.Reply(error=worker_pb2.ReplyError(code=code, message=text))
-    return reply.SerializeToString()
+def reply_error(code: int, text: str, is_answer: bool = False) -> bytes:  # noqa: FBT001, FBT002 - as BackendFailure has them
+    """Return a Reply that is an error; see ``error_reply``."""
+    return _error(code, text, is_answer=is_answer).SerializeToString()
 
 
 def infer_request(
@@ -186,15 +185,21 @@ def cancelled_requests(message: bytes) -> list[tuple[int, int]]:
     return [(one.batch, one.request) for one in parsed.cancelled]
 
 
-def error_reply(code: int, text: str) -> bytes:
+def error_reply(code: int, text: str, is_answer: bool = False) -> bytes:  # noqa: FBT001, FBT002 - as BackendFailure has them
     """Return one entry of BatchResponse.reply that is an error.
 
     Args:
         code: A google.rpc.Code.
         text: For the client.
+        is_answer: Whether the model itself answered so.
     """
-    reply = worker_pb2.Reply(error=worker_pb2.ReplyError(code=code, message=text))
+    reply = _error(code, text, is_answer=is_answer)
     return worker_pb2.BatchResponse(reply=[reply]).SerializeToString()
+
+
+def _error(code: int, text: str, *, is_answer: bool) -> worker_pb2.Reply:
+    error = worker_pb2.ReplyError(code=code, message=text, is_answer=is_answer)
+    return worker_pb2.Reply(error=error)
 
 
 def _form(parameters: Mapping[str, inference_pb2.InferParameter]) -> OutputForm:

@@ -79,12 +79,12 @@ class TensorExchange:
 
         The tensors lie in memory that the next batch may write to.
         """
-        (place,), replies, payload = messages.unpack_replies(frame.body, 1)
+        (place, failed), replies, payload = messages.unpack_replies(frame.body, 2)
         if frame.descriptors:
             self._outputs = shared_memory.adopt(frame.descriptors[0])
         if place == _IN_ARENA and self._outputs is not None:
             payload = memoryview(self._outputs.memory)
-        return [_answer(reply, payload) for reply in replies]
+        return [_answer(reply, payload, is_answer=not failed) for reply in replies]
 
 
 def streamed_answer(
@@ -96,7 +96,7 @@ def streamed_answer(
     if place == _IN_ARENA:
         arena = shared_memory.adopt(frame.descriptors[0])
         payload = memoryview(arena.memory)
-    return (batch, call), _answer(replies[0], payload), bool(is_final)
+    return (batch, call), _answer(replies[0], payload, is_answer=True), bool(is_final)
 
 
 def _call_messages(
@@ -114,11 +114,13 @@ def _call_messages(
     return found
 
 
-def _answer(reply: ReplyMessage | None, payload: memoryview) -> BackendAnswer | None:
+def _answer(
+    reply: ReplyMessage | None, payload: memoryview, *, is_answer: bool
+) -> BackendAnswer | None:
     if reply is None:
         return None
     if reply.code:
-        return BackendFailure(reply.code, reply.text)
+        return BackendFailure(reply.code, reply.text, is_answer)
     return BackendReply(
         tuple(
             [

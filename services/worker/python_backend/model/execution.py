@@ -63,6 +63,7 @@ class ModelExecution:
         self._coroutines = Coroutines()
         self._inputs: shared_memory.Arena | None = None
         self._unreferenced = 0
+        self._has_failed = False
         # The requests that may still be answered: batch and index.
         self._open: dict[tuple[int, int], InferenceResponseSender] = {}
 
@@ -71,8 +72,10 @@ class ModelExecution:
         if frame.descriptors:
             self._inputs = shared_memory.adopt(frame.descriptors[0])
             self._unreferenced = sys.getrefcount(self._inputs.memory)
+        self._has_failed = False
         answers = self._answers(frame.body)
-        body, descriptors = self._outbox.pack((), answers, reuse=True)
+        numbers = (self._has_failed,)
+        body, descriptors = self._outbox.pack(numbers, answers, reuse=True)
         del answers
         kind = Kind.DONE_AND_KEPT if self._drop_kept_inputs() else Kind.DONE
         return kind, body, descriptors
@@ -186,6 +189,7 @@ class ModelExecution:
         self, text: str, senders: "Sequence[_Sending]"
     ) -> list[InferenceResponse | None]:
         """Fail all requests that have not been answered."""
+        self._has_failed = True
         message = (
             "Failed to process the request(s) for model"
             f" '{self._instance}', message: {text}"

@@ -13,7 +13,12 @@ import pytest
 from services.core import byte_tensor
 from services.core.datatype import DataType
 from services.core.errors import BackendError, ConfigError
-from services.worker.backend import BackendAnswer, BackendReply, ModelSource
+from services.worker.backend import (
+    BackendAnswer,
+    BackendFailure,
+    BackendReply,
+    ModelSource,
+)
 from services.worker.backends.python import PythonRuntime
 from services.worker.python_backend.host.python_model import DecoupledPythonModel
 from services.worker.request_details import RequestDetails
@@ -150,6 +155,8 @@ def test_an_error_fails_only_its_own_request(tmp_path: Path) -> None:
         answers = model.execute_requests([call(1), call(2), call(3)])
     assert [failure(answers[0]), failure(answers[2])] == [(5, "no"), (14, "no")]
     assert values(answers[1]) == [2]
+    assert isinstance(answers[0], BackendFailure)
+    assert answers[0].is_answer
 
 
 def test_a_raised_error_fails_the_batch_and_not_the_next(tmp_path: Path) -> None:
@@ -158,7 +165,8 @@ def test_a_raised_error_fails_the_batch_and_not_the_next(tmp_path: Path) -> None
         bad = model.execute_requests([call(1), call(0)])
         good = model.execute_requests([call(1)])
     for answer in bad:
-        assert failure(answer)[0] == 13
+        assert isinstance(answer, BackendFailure)
+        assert (answer.code, answer.is_answer) == (13, False)
     assert all_values(good) == [[1]]
 
 
