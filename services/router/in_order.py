@@ -49,15 +49,23 @@ class OrderedRequest:
         """Give the client an error when it is its turn."""
         self._settle(partial(self.request.fail, code, details))
 
-    def leave(self) -> None:
-        """Give up the turn: the client has left."""
-        self._settle(lambda: None)
+    def leave(self) -> bool:
+        """Give up the turn: the client has left. False if its answer was there."""
+        had_none = self.open
+        self.open = False
+        self.outcome = _nothing
+        self._order.settled()
+        return had_none
 
     def _settle(self, outcome: Callable[[], None]) -> None:
         if self.open:
             self.open = False
             self.outcome = outcome
             self._order.settled()
+
+
+def _nothing() -> None:
+    """Tell nobody: the client has left."""
 
 
 class InOrder:

@@ -197,7 +197,8 @@ class Scheduler:
         if self._order is not None:
             ordered = self._order.standing_for(request)
             if ordered is not None:
-                ordered.leave()
+                if not ordered.leave():
+                    return  # its answer, which waited for its turn, was counted
                 request = ordered
         self._batcher.remove(request)
         self._timed.discard(request)
