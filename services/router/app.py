@@ -43,6 +43,7 @@ from services.router.reflection import (
     reflection_calls,
 )
 from services.router.reflection import SERVICE_NAME as REFLECTION_SERVICE
+from services.router.response_cache import ResponseCache
 from services.router.route_table import RouteTable
 from services.router.servicer import InferenceServicer
 from services.router.shared_memory_objects import object_size

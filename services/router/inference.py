@@ -18,11 +18,13 @@ from services.core.errors import (
     UnsupportedError,
 )
 from services.router.admission import Admission
+from services.router.cached_taker import CachedTaker
 from services.router.dispatcher import Dispatcher
 from services.router.ensemble_run import EnsembleScheduler, when_all_present_end
 from services.router.first_instances import FirstInstances
 from services.router.pending_request import PendingRequest, Taker, refuse
 from services.router.queue_limits import QueueLimits
+from services.router.response_cache import ResponseCache
 from services.router.retries import Isolation
 from services.router.route_scheduler import InstanceScheduler, RouteScheduler
 from services.router.route_table import Route, RouteTable
@@ -53,6 +55,7 @@ class Inference:
 
     __slots__ = (
         "_admission",
+        "_cache",
         "_first_instances",
         "_isolation",
         "_limits",
@@ -72,14 +75,16 @@ class Inference:
         on_instances_changed: Callable[[], None],
         limits: QueueLimits | None = None,
         shared_memory: SharedMemoryRegistry | None = None,
+        cache: ResponseCache | None = None,
     ) -> None:
-        """Start with an empty route table."""
+        """Start with an empty route table; ``cache`` is for models that ask for it."""
+        self._cache = cache
         self._limits = limits
         self._isolation = Isolation()
         self._reactor = reactor
         self._admission = Admission(registry=shared_memory or SharedMemoryRegistry())
         self._schedulers: dict[int, RouteScheduler] = {}
-        # Who stands before each of them: they themselves unless it is traced.
+        # Who stands before each: it itself, unless it is traced or has a cache.
         self._takers: Mapping[int, Taker] = {}
         self._tracer: Tracer | None = None
         self._retired: set[RouteScheduler] = set()
@@ -144,7 +149,7 @@ class Inference:
             self._withdraw(scheduler)
         for scheduler in self._schedulers.values():
             if isinstance(scheduler, EnsembleScheduler):
-                scheduler.bind(self._scheduler_for)
+                scheduler.bind(self._scheduler_for, self._taker_of)
         self._look_for_takers()
         callable_ = functools.partial(self._first_instances.when_there, new, applied)
         if retiring:
@@ -162,9 +167,18 @@ class Inference:
     def _look_for_takers(self) -> None:
         tracer = self._tracer
         self._takers = {
-            generation: tracer.taker_for(scheduler) if tracer else scheduler
+            generation: tracer.taker_for(scheduler, self._taker_of(scheduler))
+            if tracer
+            else self._taker_of(scheduler)
             for generation, scheduler in self._schedulers.items()
         }
+
+    def _taker_of(self, scheduler: RouteScheduler) -> Taker:
+        """Return what takes the requests for ``scheduler``, traced or not."""
+        route, cache = scheduler.route, self._cache
+        if cache is None or not route.config.response_cache_enabled:
+            return scheduler
+        return CachedTaker(route, scheduler, cache, scheduler.statistics)
 
     def _is_missing(self, generation: int) -> bool:
         scheduler = self._schedulers.get(generation)

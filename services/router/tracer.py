@@ -10,7 +10,7 @@ from typing import Protocol
 
 from services.router.batch_response import timing_of
 from services.router.ensemble_run import StepCall
-from services.router.pending_request import Execution, PendingRequest
+from services.router.pending_request import Execution, PendingRequest, Taker
 from services.router.route_scheduler import RouteScheduler
 from services.router.streamed_replies import DecoupledRequest
 from services.router.trace_sampler import TraceSampler, TraceScope, TraceSettings
@@ -59,11 +59,11 @@ class Tracer:
         """Sample by ``settings``; ``taker_for`` may have other answers now."""
         self._sampler.follow(settings)
 
-    def taker_for(self, scheduler: RouteScheduler) -> "RouteScheduler | TracedTaker":
-        """Return what takes the requests for ``scheduler``: it itself if it can."""
+    def taker_for(self, scheduler: RouteScheduler, taker: Taker) -> Taker:
+        """Return what takes the requests for ``scheduler``: ``taker`` if it can."""
         if not self._sampler.is_on_for(scheduler.route.model):
-            return scheduler
-        return TracedTaker(scheduler, self)
+            return taker
+        return TracedTaker(scheduler, taker, self)
 
     def stand_in(
         self,
@@ -113,11 +113,12 @@ class Tracer:
 class TracedTaker:
     """Stands before a scheduler; some requests go in observed."""
 
-    __slots__ = ("_scheduler", "_timed", "_traced", "_tracer")
+    __slots__ = ("_scheduler", "_taker", "_timed", "_traced", "_tracer")
 
-    def __init__(self, scheduler: RouteScheduler, tracer: Tracer) -> None:
-        """Stand before ``scheduler``."""
+    def __init__(self, scheduler: RouteScheduler, taker: Taker, tracer: Tracer) -> None:
+        """Stand before ``taker``, which takes the requests for ``scheduler``."""
         self._scheduler = scheduler
+        self._taker = taker
         self._tracer = tracer
         self._timed: PendingRequest | None = None
         self._traced: dict[PendingRequest, TracedRequest] = {}
@@ -133,13 +134,13 @@ class TracedTaker:
         if traced is not None:
             self._traced[request] = traced
         if is_timed:
-            self._scheduler.time(traced or request)
-        self._scheduler.enqueue(traced or request)
+            self._taker.time(traced or request)
+        self._taker.enqueue(traced or request)
 
     def forget(self, request: PendingRequest) -> None:
         """Drop a request whose client has left."""
         traced = self._traced.get(request)
-        self._scheduler.forget(traced or request)
+        self._taker.forget(traced or request)
         if traced is not None:
             traced.leave()
 

@@ -155,7 +155,7 @@ TRITON_FLAGS: Final[tuple[Flag, ...]] = (
     _honoured(
         "trace-config", _TEXT, "[MODE,]SETTING=VALUE: what is traced", repeated=True
     ),
-    _ignored("cache-config", _TEXT, _NOT_YET, repeated=True),
+    _honoured("cache-config", _TEXT, "local,size=BYTES", repeated=True),
     _ignored("cache-directory", _TEXT, _NOT_YET),
     _ignored("rate-limit", _TEXT, _NOT_YET),
     _ignored("rate-limit-resource", _TEXT, _NOT_YET, repeated=True),
@@ -171,7 +171,7 @@ TRITON_FLAGS: Final[tuple[Flag, ...]] = (
     _honoured("backend-config", _TEXT, "BACKEND,KEY=VALUE", repeated=True),
     _ignored("repoagent-directory", _TEXT, _NOT_YET),
     _alias("strict-model-config", "disable-auto-complete-config", _BOOL),
-    _ignored("response-cache-byte-size", _INTEGER, _NOT_YET),
+    _honoured("response-cache-byte-size", _INTEGER, "deprecated; use --cache-config"),
     _old_trace("trace-file", _TEXT),
     _old_trace("trace-level", _TEXT, repeated=True),
     _old_trace("trace-rate", _INTEGER),

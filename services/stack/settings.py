@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from services.core.cache_config import cache_size_bytes
 from services.core.header_pattern import header_pattern
 from services.core.logs import LogSettings
 from services.core.restrictions import parse_restrictions
@@ -204,7 +205,7 @@ def _router_flags(values: Values) -> tuple[str, ...]:
     """Return what the router reads itself.
 
     Raises:
-        UsageError: a pattern or a restriction that is none.
+        UsageError: a pattern, a restriction or a cache that is none.
     """
     flags = []
     for name in ("http-header-forward-pattern", "grpc-header-forward-pattern"):
@@ -216,6 +217,12 @@ def _router_flags(values: Values) -> tuple[str, ...]:
         restrictions = [str(value) for value in values.get(name, ())]
         _check(name, parse_restrictions, restrictions)
         flags += [f"--{name}={restriction}" for restriction in restrictions]
+    caches = [str(value) for value in values.get("cache-config", ())]
+    if "response-cache-byte-size" in values:
+        size = _integer_or_none(values, "response-cache-byte-size")
+        caches += [f"local,size={size}"] if size else []
+    _check("cache-config", cache_size_bytes, caches)
+    flags += [f"--cache-config={cache}" for cache in caches]
     if _last(values, "allow-client-shm", default=False):
         flags.append("--allow-client-shm=true")
     return tuple(flags)

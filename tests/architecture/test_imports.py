@@ -13,6 +13,7 @@ MAY_IMPORT: Final = {("stack", "gateway")}
 IMPURE: Final = {"asyncio", "grpc", "os", "random", "redis", "threading", "time"}
 PURE: Final = (
     "core/byte_tensor.py",
+    "core/cache_config.py",
     "core/datatype.py",
     "core/errors.py",
     "core/header_pattern.py",
@@ -55,6 +56,7 @@ PURE: Final = (
     "control/statistics_totals.py",
     "router/admission.py",
     "router/batcher.py",
+    "router/response_cache.py",
     "router/entrance.py",
     "router/ensemble_plan.py",
     "router/ensemble_wire.py",

@@ -1,0 +1,158 @@
+"""Stands before a scheduler whose model has a response cache.
+
+Models without one never meet it: their requests go straight to their scheduler.
+"""
+
+import time
+from collections.abc import Callable, Hashable
+
+from services.core.wire_format import WireFormatError
+from services.router.pending_request import PendingRequest, Taker
+from services.router.response_cache import ResponseCache, request_key
+from services.router.route_table import Route
+from services.router.statistics import ModelStatistics
+
+
+class CachedCall:
+    """A request that the cache had no answer to, on its way to get one."""
+
+    __slots__ = (
+        "_owner",
+        "attempts",
+        "body",
+        "enqueued_ns",
+        "key",
+        "lookup_ns",
+        "priority",
+        "request",
+        "rows",
+        "shape_key",
+        "timeout_ns",
+    )
+
+    def __init__(
+        self, owner: "CachedTaker", request: PendingRequest, key: bytes, lookup_ns: int
+    ) -> None:
+        """Stand for ``request``.
+
+        Args:
+            owner: Keeps the answer.
+            request: The client's, just admitted.
+            key: What stands for it.
+            lookup_ns: How long it was looked for.
+        """
+        self._owner = owner
+        self.request = request
+        self.key = key
+        self.lookup_ns = lookup_ns
+        self.body: bytes = request.body
+        self.rows: int = request.rows
+        self.shape_key: Hashable = request.shape_key
+        self.enqueued_ns: int = request.enqueued_ns
+        self.priority: int = request.priority
+        self.timeout_ns: int = request.timeout_ns
+        self.attempts = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether the client still waits."""
+        return self.request.open
+
+    def answer(self, message: bytes) -> None:
+        """Answer the client, then keep the answer."""
+        self.request.answer(message)
+        self._owner.answered(self, message)
+
+    def fail(self, code: int, details: str) -> None:
+        """Give the client the error; errors are not kept."""
+        self.request.fail(code, details)
+        self._owner.ended(self)
+
+
+class CachedTaker:
+    """Answers from the cache, or hands on and keeps what comes back."""
+
+    __slots__ = (
+        "_cache",
+        "_calls",
+        "_now_ns",
+        "_route",
+        "_statistics",
+        "_taker",
+        "_timed",
+    )
+
+    def __init__(
+        self,
+        route: Route,
+        taker: Taker,
+        cache: ResponseCache,
+        statistics: ModelStatistics,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Stand before ``taker``.
+
+        Args:
+            route: Whose requests it takes.
+            taker: Who answers what the cache cannot.
+            cache: Shared by all models.
+            statistics: Of the version.
+            now_ns: The monotonic clock.
+        """
+        self._route = route
+        self._taker = taker
+        self._cache = cache
+        self._statistics = statistics
+        self._now_ns = now_ns
+        self._calls: dict[PendingRequest, CachedCall] = {}
+        self._timed: PendingRequest | None = None
+
+    def time(self, request: PendingRequest) -> None:
+        """Have the times of ``request``, which is enqueued next, in its response."""
+        self._timed = request
+
+    def enqueue(self, request: PendingRequest) -> None:
+        """Answer an admitted request, or hand it on."""
+        if self._timed is request:
+            # Its answer is about this one execution.
+            self._timed = None
+            self._taker.time(request)
+            self._taker.enqueue(request)
+            return
+        began_ns = self._now_ns()
+        key, identity = request_key(self._route.generation, request.body)
+        if not key:
+            self._taker.enqueue(request)
+            return
+        response = self._cache.find(key, identity)
+        now_ns = self._now_ns()
+        if response is None:
+            call = CachedCall(self, request, key, now_ns - began_ns)
+            self._calls[request] = call
+            self._taker.enqueue(call)
+            return
+        self._statistics.answered_from_cache(
+            lookup_ns=now_ns - began_ns,
+            queue_ns=began_ns - request.enqueued_ns,
+            success_ns=now_ns - request.enqueued_ns,
+            at_ms=time.time_ns() // 1_000_000,
+        )
+        request.answer(response)
+
+    def forget(self, request: PendingRequest) -> None:
+        """Drop a request whose client has left."""
+        self._taker.forget(self._calls.pop(request, request))
+
+    def answered(self, call: CachedCall, message: bytes) -> None:
+        """Keep an answer."""
+        self.ended(call)
+        began_ns = self._now_ns()
+        try:
+            self._cache.insert(call.key, message)
+        except (WireFormatError, IndexError):
+            return
+        self._statistics.missed_cache(call.lookup_ns + self._now_ns() - began_ns)
+
+    def ended(self, call: CachedCall) -> None:
+        """Let go of a request."""
+        self._calls.pop(call.request, None)
