@@ -22,6 +22,7 @@ SERVER_NAME: Final = "nereid"
 EXTENSIONS: Final = (
     "classification",
     "model_repository",
+    "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
     "system_shared_memory",
