@@ -3,7 +3,10 @@
 import json
 import os
 import queue
+import shutil
 import signal
+import tempfile
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -303,6 +306,55 @@ def test_a_model_may_have_modules_of_its_own_whatever_their_name(
     with loaded(model) as instance:
         assert not isinstance(instance, DecoupledPythonModel)
         assert all_values(instance.execute_requests([call(1)])) == [[2]]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a virtual environment that has numpy, and nothing of Nereid."""
+    folder = tmp_path_factory.mktemp("environments") / "env"
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in ("numpy", "numpy.libs"):
+        installed = Path(np.__file__).parents[1] / name
+        if installed.exists():
+            (packages / name).symlink_to(installed)
+    return folder
+
+
+WHERE = response(
+    "[sys.prefix.encode(), os.environ.get('PYTHONPATH', 'none').encode()]",
+    "assert not any('grpc' in one for one in sys.modules)",
+)
+
+
+def test_a_model_runs_in_the_environment_that_it_names(
+    tmp_path: Path, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    parameters = {"EXECUTION_ENV_PATH": "$$TRITON_MODEL_DIRECTORY/env"}
+    model = source(tmp_path, WHERE, parameters=parameters)
+    (tmp_path / "m" / "env").symlink_to(environment)
+    with loaded(model) as instance:
+        assert not isinstance(instance, DecoupledPythonModel)
+        (answer,) = instance.execute_requests([call(1)])
+    assert text_of(answer) == [str(tmp_path / "m" / "env"), "none"]
+
+
+def test_a_packed_environment_is_unpacked_once(
+    tmp_path: Path, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "unpacked"))
+    (tmp_path / "unpacked").mkdir()
+    archive = shutil.make_archive(str(tmp_path / "env"), "gztar", environment)
+    model = source(tmp_path, WHERE, parameters={"EXECUTION_ENV_PATH": archive})
+    found = []
+    for _ in range(2):
+        with loaded(model) as instance:
+            assert not isinstance(instance, DecoupledPythonModel)
+            found += instance.execute_requests([call(1)])
+    first, second = [text_of(answer)[0] for answer in found]
+    assert first == second
+    assert first.startswith(str(tmp_path / "unpacked"))
 
 
 def test_an_environment_without_python_is_refused(tmp_path: Path) -> None:
