@@ -56,7 +56,7 @@ class InstanceStream(StreamCall):
         method: str,
         metadata: NativeMetadata,
         hello: worker_pb2.InstanceHello,
-        on_leave: Callable[[], None],
+        on_leave: "Callable[[InstanceStream], None]",
         watchers: Sequence[ExecutionWatcher],
     ) -> None:
         """Greet the instance; it serves once ``serve`` gave it a scheduler."""
@@ -68,6 +68,8 @@ class InstanceStream(StreamCall):
         self._executions: deque[Execution] = deque()
         self._streamed: StreamedReplies | None = None
         self.begin()
+        # At once, so that one who leaves again before its route came is seen.
+        self.read()
 
     @property
     def worker(self) -> str:
@@ -80,7 +82,6 @@ class InstanceStream(StreamCall):
         if scheduler.route.config.decoupled:
             self._streamed = StreamedReplies(scheduler.statistics)
         scheduler.attach(self)
-        self.read()
 
     def execute(self, execution: Execution) -> None:
         """Send the batch as one message: the clients' own bytes, joined."""
@@ -136,7 +137,7 @@ class InstanceStream(StreamCall):
             self._executions.clear()
             self._end_streamed(scheduler)
             scheduler.detach(self, unanswered)
-            self._on_leave()
+        self._on_leave(self)
 
     def _count_streaming(self, change: Callable[[], None]) -> None:
         """Make ``change``, and tell the scheduler how many more or fewer there are."""
@@ -192,18 +193,22 @@ class Dispatcher:
         except DecodeError:
             hello = worker_pb2.InstanceHello()
         stream = InstanceStream(
-            call, method, metadata, hello, self._on_change, self._watchers
+            call, method, metadata, hello, self._left, self._watchers
         )
         if not hello.generation:
             stream.finish(_INVALID_ARGUMENT, f"metadata '{_HELLO_KEY}' is missing")
             return stream
         scheduler = self._schedulers.get(hello.generation)
         if scheduler is None:
-            early = self._early.get(hello.generation, ())
-            self._early[hello.generation] = [s for s in early if s.open] + [stream]
+            self._early.setdefault(hello.generation, []).append(stream)
         else:
             self._begin(stream, scheduler)
         return stream
+
+    @property
+    def early(self) -> int:
+        """How many instances wait for the route to their generation."""
+        return sum(map(len, self._early.values()))
 
     def watch(self, watcher: ExecutionWatcher) -> None:
         """Show ``watcher`` every answer before its scheduler gets it."""
@@ -214,12 +219,20 @@ class Dispatcher:
         generation = scheduler.route.generation
         self._schedulers[generation] = scheduler
         for stream in self._early.pop(generation, ()):
-            if stream.open:
-                self._begin(stream, scheduler)
+            self._begin(stream, scheduler)
 
     def unregister(self, scheduler: RouteScheduler) -> None:
         """Forget ``scheduler``; it parts from its instances itself."""
         self._schedulers.pop(scheduler.route.generation, None)
+
+    def _left(self, stream: InstanceStream) -> None:
+        generation = stream.hello.generation
+        early = self._early.get(generation, [])
+        if stream in early:
+            early.remove(stream)
+            if not early:
+                del self._early[generation]
+        self._on_change()
 
     def _begin(self, stream: InstanceStream, scheduler: InstanceScheduler) -> None:
         _log.info(

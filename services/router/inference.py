@@ -22,6 +22,7 @@ from services.router.cached_taker import CachedTaker
 from services.router.dispatcher import Dispatcher
 from services.router.ensemble_run import EnsembleScheduler, when_all_present_end
 from services.router.first_instances import FirstInstances
+from services.router.in_turn import InTurn
 from services.router.pending_request import PendingRequest, Taker, refuse
 from services.router.queue_limits import QueueLimits
 from services.router.response_cache import ResponseCache
@@ -55,6 +56,7 @@ class Inference:
 
     __slots__ = (
         "_admission",
+        "_applying",
         "_cache",
         "_first_instances",
         "_isolation",
@@ -88,6 +90,7 @@ class Inference:
         self._takers: Mapping[int, Taker] = {}
         self._tracer: Tracer | None = None
         self._retired: set[RouteScheduler] = set()
+        self._applying = InTurn()
         self._first_instances = FirstInstances(self._is_missing)
 
         def changed() -> None:
@@ -137,7 +140,8 @@ class Inference:
 
         ``applied`` is called once no request is left in what the table no longer
         routes to: control may then unload it; and once all that is new has an
-        instance: control may then say that it is ready.
+        instance: control may then say that it is ready. Tables are acknowledged in
+        their order: who has applied one has applied all before it.
         """
         ready = {route.generation: route for route in table.routes() if route.is_ready}
         retiring = [s for g, s in self._schedulers.items() if g not in ready]
@@ -151,7 +155,8 @@ class Inference:
             if isinstance(scheduler, EnsembleScheduler):
                 scheduler.bind(self._scheduler_for, self._taker_of)
         self._look_for_takers()
-        callable_ = functools.partial(self._first_instances.when_there, new, applied)
+        in_turn = self._applying.promise(applied)
+        callable_ = functools.partial(self._first_instances.when_there, new, in_turn)
         if retiring:
             self._retire(retiring, callable_)
         else:

@@ -1,7 +1,8 @@
 """Requests through the router's real doors to a puppet worker and back."""
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -9,6 +10,7 @@ import grpc
 import pytest
 
 from protos import inference_pb2 as pb
+from services.core.completion_queue import ClientStream
 from services.router.route_table import RouteTable
 from tests.unit.router.routes import add_sub, add_sub_request, route
 from tests.unit.router.running import RunningRouter, running_router
@@ -24,6 +26,13 @@ def status(future: object) -> tuple[grpc.StatusCode, str | None]:
     with pytest.raises(grpc.RpcError) as caught:
         future.result(timeout=10)  # type: ignore[attr-defined]
     return caught.value.code(), caught.value.details()
+
+
+def until(router: RunningRouter, is_true: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + 5
+    while not is_true():
+        assert time.monotonic() < give_up_at
+        router.on_loop(lambda: None)
 
 
 def test_a_request_travels_to_the_worker_and_its_answer_back(
@@ -116,6 +125,34 @@ def test_a_removed_model_answers_who_was_admitted_before_it_is_let_go(
     worker.answer(*batch)
     assert admitted.result(timeout=5).id == "old"
     assert applied.wait(5)
+
+
+def test_a_later_table_is_not_acknowledged_before_an_earlier_one(
+    router: RunningRouter,
+) -> None:
+    worker = router.worker()
+    admitted = router.infer(add_sub_request(id="old"))
+    held = worker.next_batch()
+    first = router.apply(RouteTable.of([], names=["simple"]))
+    second = router.apply(RouteTable.of([], names=["simple", "other"]))
+    assert not first.is_set()
+    assert not second.is_set()
+    worker.answer(*held)
+    assert admitted.result(timeout=5).id == "old"
+    assert first.wait(5)
+    assert second.wait(5)
+
+
+@pytest.mark.parametrize("leaves", [ClientStream.finish, ClientStream.cancel])
+def test_an_instance_that_leaves_before_its_route_came_is_let_go(
+    router: RunningRouter, leaves: Callable[[ClientStream], None]
+) -> None:
+    stream = router.worker(generation=7).stream
+    dispatcher = router.inference.dispatcher
+    until(router, lambda: dispatcher.early == 1)
+    leaves(stream)
+    until(router, lambda: dispatcher.early == 0)
+    until(router, lambda: stream.status is not None)
 
 
 def test_a_stopping_router_refuses_newcomers_and_answers_the_admitted(
