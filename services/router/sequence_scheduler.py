@@ -224,7 +224,13 @@ class SequenceScheduler:
                     success_ns += elapsed_ns
                 elif error is not None:
                     request.fail(error.code or _INTERNAL, error.message)
-                    self.statistics.failed(elapsed_ns, FailureReason.BACKEND)
+                    if not error.is_answer:
+                        self.statistics.failed(elapsed_ns, FailureReason.BACKEND)
+                        continue
+                    # It is the model's own answer, and the execution succeeded.
+                    rows += request.rows
+                    answered += 1
+                    success_ns += elapsed_ns
                 else:
                     streamed += 1
         except (WireFormatError, ValueError, IndexError):

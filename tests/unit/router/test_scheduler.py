@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from protos import worker_pb2
 from services.core.model_config import DynamicBatching
 from tests.unit.router.routes import add_sub
 from tests.unit.router.stage import MS, Stage, error, response, staged
@@ -112,6 +113,18 @@ def test_an_execution_counts_also_for_those_whom_it_failed(stage: Stage) -> None
     assert (counts["batch.4.count"], counts["batch.2.count"]) == (1, 1)
     assert (counts["success.count"], counts["fail.count"]) == (1, 2)
     assert counts["fail.BACKEND"] == 2
+
+
+def test_an_error_that_the_model_itself_answered_with_counts_as_success(
+    stage: Stage,
+) -> None:
+    instance = stage.instance()
+    stage.enqueue("a", "b", rows=2)
+    answer = worker_pb2.ReplyError(code=3, message="no", is_answer=True)
+    stage.complete(instance, worker_pb2.Reply(error=answer), error(3, "no"))
+    counts = taken(stage)
+    assert (counts["success.count"], counts["fail.BACKEND"]) == (1, 1)
+    assert counts["inference_count"] == 2
 
 
 def test_a_client_that_left_is_counted_once_whether_it_waited_or_not(
