@@ -228,7 +228,7 @@ class Scheduler:
         self._dispatch()
         self._check_quiet()
 
-    def completed(  # noqa: C901, PLR0912 - hot: one function
+    def completed(  # noqa: C901, PLR0912, PLR0915 - hot: one function
         self, instance: Instance, execution: Execution, message: bytes
     ) -> None:
         """Hand out the answers, after the next batch has been sent."""
