@@ -67,6 +67,10 @@ class Puppet:
                     ):
                         return getattr(message, kind)
 
+    async def write(self, message: Message) -> None:
+        """Say anything."""
+        await self._call.write(message)
+
     async def report(self, **report: Any) -> None:  # noqa: ANN401
         await self._call.write(control_pb2.WorkerReport(**report))
 
