@@ -29,6 +29,7 @@ def ensemble(
     outputs: str = "Z",
     optional: str = "",
     name: str = "ens",
+    cached: bool = False,
 ) -> ModelConfig:
     """Return an ensemble of INT32[16] tensors whose names are single letters."""
     return ModelConfig(
@@ -49,6 +50,7 @@ def ensemble(
             for each in outputs
         ),
         ensemble=Ensemble(steps=steps),
+        response_cache_enabled=cached,
     )
 
 

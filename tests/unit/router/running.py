@@ -15,6 +15,7 @@ from services.core.completion_queue import ClientStream, Reactor, Server
 from services.router.dispatcher import SERVE_METHOD
 from services.router.infer_call import INFER_METHOD, infer_calls
 from services.router.inference import Inference
+from services.router.response_cache import ResponseCache
 from services.router.route_table import RouteTable
 from services.router.stream_infer import STREAM_INFER_METHOD, stream_infer_calls
 from tests.unit.router.routes import add_sub, route
@@ -77,9 +78,9 @@ class PuppetWorker:
 class RunningRouter:
     """The core of a router that serves `simple`, and ways to reach it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, cache: ResponseCache | None = None) -> None:
         self.reactor = Reactor()
-        self.inference = Inference(self.reactor, lambda: None)
+        self.inference = Inference(self.reactor, lambda: None, cache=cache)
         self.target = f"unix:{directory}/router.sock"
         self._server = Server(self.reactor)
         self._server.add_hot_method(INFER_METHOD, infer_calls(self.inference))
@@ -153,8 +154,10 @@ class RunningRouter:
 
 
 @contextmanager
-def running_router(directory: Path) -> Iterator[RunningRouter]:
-    router = RunningRouter(directory)
+def running_router(
+    directory: Path, cache: ResponseCache | None = None
+) -> Iterator[RunningRouter]:
+    router = RunningRouter(directory, cache)
     try:
         yield router
     finally:
