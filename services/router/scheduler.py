@@ -409,7 +409,6 @@ class Scheduler:
         expired = self._batcher.expire(self._now_ns())
         if expired:
             self._fail_all(expired, OverloadedError(_TIMEOUT_TEXT))
-            self._arm_expiry()
 
     def _arm_expiry(self) -> None:
         """Have ``_expire`` called when the next timeout ends, not later."""

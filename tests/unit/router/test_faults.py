@@ -44,10 +44,9 @@ def test_a_lost_batch_runs_again_elsewhere_before_all_others(stage: Stage) -> No
     assert [r.attempts for r in requests] == [1, 1]
 
 
-def test_a_lost_batch_is_split_until_the_guilty_request_stands_alone(
-    stage: Stage,
-) -> None:
-    requests = stage.enqueue(*"abcdefgh")
+def test_a_lost_batch_is_split_until_the_guilty_request_stands_alone() -> None:
+    stage = staged(add_sub(max_batch_size=16))
+    requests = stage.enqueue(*"abcdefghijklmnop")
     stage.instance("w0")
     sizes, deaths = [], 0
     while not all(r.outcome for r in requests):
@@ -61,10 +60,10 @@ def test_a_lost_batch_is_split_until_the_guilty_request_stands_alone(
         else:
             replies = [response(b".")] * len(execution.batch)
             stage.complete(instance, *replies)  # type: ignore[arg-type]
-    expected: list[object] = [b"."] * 8
+    expected: list[object] = [b"."] * 16
     expected[4] = INTERNAL
     assert codes(requests) == expected
-    assert (sizes, deaths) == ([8, 2, 2, 2, 2, 1, 1], 3)
+    assert (sizes, deaths) == ([16, 4, 4, 4, 4, 1, 1, 1, 1], 3)
 
 
 def test_a_request_that_kills_a_worker_twice_is_refused_and_remembered(
