@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import structlog
 
@@ -17,7 +17,6 @@ from services.core.status import status_of
 ColdMethod: TypeAlias = Callable[[bytes], bytes]
 
 _log = structlog.get_logger(__name__)
-_LONGEST_DETAILS: Final = 60_000
 
 
 class ColdCall(UnaryCall):
@@ -51,7 +50,7 @@ class ColdCall(UnaryCall):
             if not isinstance(error, ServingError):
                 _log.exception("a method failed", method=self._method)
             code, details = status_of(error)
-            self.fail(code.value[0], details[:_LONGEST_DETAILS])
+            self.fail(code.value[0], details)
 
 
 def cold_calls(

@@ -25,10 +25,6 @@ ORIGINAL_PATH: Final = "x-envoy-original-path"
 
 _CONTENT_TYPE_FIELD: Final = 1
 _DATA_FIELD: Final = 2
-_HEADER_BYTES: Final = 50_000
-# Of one character: four bytes in UTF-8, three each.
-_MOST_BYTES: Final = 12
-_SPACE, _TILDE, _PERCENT = b" ~%"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,23 +75,6 @@ def _literal_model(path: str) -> str:
     path = path.partition("?")[0]
     _, found, after = path.partition("/models/")
     return after.partition("/")[0] if found and "%" in after else ""
-
-
-def fitting(details: str) -> str:
-    """Return as much of an error's message as the gateway can carry.
-
-    gRPC sends it in a header of less than 64 KiB, in which every byte other than
-    printable ASCII takes three.
-    """
-    if len(details) * _MOST_BYTES <= _HEADER_BYTES:
-        return details
-    encoded = details[:_HEADER_BYTES].encode(errors="replace")
-    room = _HEADER_BYTES
-    for index, byte in enumerate(encoded):
-        room -= 1 if _SPACE <= byte <= _TILDE and byte != _PERCENT else 3
-        if room < 0:
-            return encoded[:index].decode(errors="ignore")
-    return details[:_HEADER_BYTES]
 
 
 def check_complete(headers: Mapping[str, str], size_bytes: int) -> None:

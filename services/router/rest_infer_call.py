@@ -9,7 +9,7 @@ import time
 from collections.abc import Hashable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Final
+from typing import ClassVar, Final
 
 import grpc
 import structlog
@@ -33,7 +33,12 @@ from services.router.pending_request import Taker
 from services.router.rest_http_body import ORIGINAL_PATH
 from services.router.rest_plan import ModelView, ReplyPlan, RestInfer
 from services.router.rest_response import HttpReply
-from services.router.rest_status import rest_status, text_headers, trailing_headers
+from services.router.rest_status import (
+    LONGEST_DETAILS_BYTES,
+    rest_status,
+    text_headers,
+    trailing_headers,
+)
 
 REST_INFER_METHOD: Final = "/nereid.rest.RestService/ModelInfer"
 GENERATE_METHOD: Final = "/nereid.rest.RestService/ModelGenerate"
@@ -65,6 +70,8 @@ class RestInferCall(StreamCall):
         "shape_key",
         "timeout_ns",
     )
+
+    longest_details: ClassVar[int] = LONGEST_DETAILS_BYTES
 
     body: bytes
     rows: int

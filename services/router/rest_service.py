@@ -5,7 +5,7 @@ Each is one of the gRPC methods, asked for in HTTP's words and answered in JSON.
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import structlog
 
@@ -21,7 +21,7 @@ from services.router.rest_http_body import RestCall
 from services.router.rest_response import HttpReply
 from services.router.rest_settings import RestSettings
 from services.router.rest_shared_memory import RestSharedMemory
-from services.router.rest_status import rest_status
+from services.router.rest_status import LONGEST_DETAILS_BYTES, rest_status
 from services.router.servicer import (
     EXTENSIONS,
     SERVER_NAME,
@@ -150,6 +150,8 @@ class RestUnaryCall(UnaryCall):
     """One call of a REST method, answered on the pool."""
 
     __slots__ = ("_handle", "_method", "_pool")
+
+    longest_details: ClassVar[int] = LONGEST_DETAILS_BYTES
 
     def __init__(
         self,

@@ -12,8 +12,9 @@ import grpc
 from services.core.completion_queue import Metadata, NativeMetadata, metadata_values
 from services.core.status import status_of
 from services.router.rest_compression import KNOWN_ENCODINGS, UnknownEncodingError
-from services.router.rest_http_body import fitting
 
+# The gateway carries less than 64 KiB of headers.
+LONGEST_DETAILS_BYTES: Final = 50_000
 _INVALID: Final[int] = grpc.StatusCode.INVALID_ARGUMENT.value[0]
 # The codes whose HTTP status is the same by Envoy's map and by Triton's, and those
 # that Triton has no answer for: the client's deadline and its leaving.
@@ -44,7 +45,7 @@ def rest_status(error: int | BaseException, details: str = "") -> tuple[int, str
         code: int = status.value[0]
     else:
         code = error
-    return code if code in _KEPT else _INVALID, fitting(details)
+    return code if code in _KEPT else _INVALID, details
 
 
 def trailing_headers(error: BaseException) -> Metadata | None:

@@ -2,9 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
+
+from services.core.completion_queue.details import fitting
 
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 # grpcio's own objects, which have no types: passed on, not looked into.
@@ -23,6 +25,9 @@ _OK: Final = cygrpc.StatusCode.ok
 _INTERNAL: Final = cygrpc.StatusCode.internal
 _UNAVAILABLE: Final = cygrpc.StatusCode.unavailable
 _OUR_ERROR: Final = "internal error"
+# A client of grpc's refuses more than 8 KiB of trailing metadata by chance and
+# 16 KiB for sure: it would see another status than ours.
+_LONGEST_DETAILS_BYTES: Final = 7_000
 _NO_METADATA: Final = _SendInitialMetadata(None, 0)
 _STATUS_OK: Final = _SendStatus(None, _OK, b"", 0)
 
@@ -33,9 +38,14 @@ class UnaryCall:
     Subclasses say what to do in ``received`` and, if they wait, ``cancelled``.
     ``answer`` and ``fail`` may be called from any thread, once in all; what
     comes after the first, or after the client left, is dropped.
+
+    Attributes:
+        longest_details: Bytes of an error's text on the wire; what is more is cut.
     """
 
     __slots__ = ("_call", "metadata", "open")
+
+    longest_details: ClassVar[int] = _LONGEST_DETAILS_BYTES
 
     def __init__(
         self, call: NativeCall, _method: str, metadata: NativeMetadata
@@ -67,7 +77,8 @@ class UnaryCall:
         """End the call with a status other than OK."""
         if self.open:
             self.open = False
-            status = _SendStatus(None, code, details.encode(), 0)
+            text = fitting(details, self.longest_details)
+            status = _SendStatus(None, code, text, 0)
             self._call.start_server_batch((_NO_METADATA, status), None)
 
     def __call__(self, event: NativeEvent) -> None:
@@ -114,6 +125,9 @@ class StreamCall:
     """One streaming call. A message is received only when ``read`` asked for it.
 
     Everything here is called on the loop's thread; the hooks too.
+
+    Attributes:
+        longest_details: As in ``UnaryCall``.
     """
 
     __slots__ = (
@@ -125,6 +139,8 @@ class StreamCall:
         "metadata",
         "open",
     )
+
+    longest_details: ClassVar[int] = _LONGEST_DETAILS_BYTES
 
     def __init__(
         self, call: NativeCall, _method: str, metadata: NativeMetadata

@@ -9,7 +9,6 @@ from services.router.rest_http_body import (
     decode_call,
     encode_pieces,
     encode_reply,
-    fitting,
 )
 from services.router.rest_response import HttpReply
 
@@ -48,21 +47,6 @@ def test_bytes_that_are_no_call_are_refused() -> None:
 def test_percent_signs_are_part_of_a_name(path: str, model: str) -> None:
     message = rest_pb2.RestRequest(model_name="simple").SerializeToString()
     assert decode_call(message, path).model == model
-
-
-@pytest.mark.parametrize(
-    ("details", "kept"),
-    [
-        ("short é", 7),
-        ("a" * 50_000, 50_000),
-        ("a" * 50_001, 50_000),
-        ("%" * 50_000, 16_666),
-        ("é" * 50_000, 8_333),
-        ("a" + "é" * 50_000, 8_334),
-    ],
-)
-def test_a_message_is_cut_to_what_a_header_carries(details: str, kept: int) -> None:
-    assert fitting(details) == details[:kept]
 
 
 def test_a_reply_is_one_http_body() -> None:

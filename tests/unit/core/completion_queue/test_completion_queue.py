@@ -37,6 +37,8 @@ class Echo(UnaryCall):
     def received(self, message: bytes) -> None:
         if message == b"fail":
             self.fail(3, "told to fail")
+        if message == b"fail at length":
+            self.fail(3, "why " * 30_000)
         values = metadata_values(self.metadata)
         self.answer(message * 2, (("seen", values.get("say", "")),))
         self.answer(b"a second answer is dropped")
@@ -194,6 +196,15 @@ def test_a_unary_call_gets_its_error(target: str, method: str) -> None:
         unary(target, method)(b"fail", timeout=5)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert caught.value.details() == "told to fail"
+
+
+def test_an_error_with_a_long_text_keeps_its_status(target: str) -> None:
+    call = unary(target, ECHO)
+    for _ in range(20):  # above a soft limit a client refuses by chance
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"fail at length", timeout=5)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert str(caught.value.details()).startswith("why why why")
 
 
 def test_more_calls_than_were_posted_are_all_answered(target: str) -> None:
