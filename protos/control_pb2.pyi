@@ -520,6 +520,7 @@ class StatisticsReport(_message.Message):
     VERSIONS_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     LOOP_LAG_NS_FIELD_NUMBER: _builtins.int
+    CACHE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Numbers the reports of one router process that count something, from 1
     without gaps; 0 for one that counts nothing. A report is sent again after a
@@ -535,6 +536,10 @@ class StatisticsReport(_message.Message):
     def waiting(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingRequests]:
         """All versions for which requests wait: a whole fact, not a difference."""
 
+    @_builtins.property
+    def cache(self) -> Global___ResponseCacheState:
+        """Absent without a response cache."""
+
     def __init__(
         self,
         *,
@@ -543,14 +548,57 @@ class StatisticsReport(_message.Message):
         versions: _abc.Iterable[Global___VersionCounters] | None = ...,
         waiting: _abc.Iterable[Global___WaitingRequests] | None = ...,
         loop_lag_ns: _builtins.int = ...,
+        cache: Global___ResponseCacheState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "loop_lag_ns", b"loop_lag_ns", "sequence", b"sequence", "versions", b"versions", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "collection", b"collection", "loop_lag_ns", b"loop_lag_ns", "sequence", b"sequence", "versions", b"versions", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StatisticsReport: _TypeAlias = StatisticsReport  # noqa: Y015
+
+@_typing.final
+class ResponseCacheState(_message.Message):
+    """A router's response cache, since the router started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAPACITY_BYTES_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    HITS_FIELD_NUMBER: _builtins.int
+    MISSES_FIELD_NUMBER: _builtins.int
+    EVICTIONS_FIELD_NUMBER: _builtins.int
+    LOOKUP_NS_FIELD_NUMBER: _builtins.int
+    INSERTION_NS_FIELD_NUMBER: _builtins.int
+    capacity_bytes: _builtins.int
+    size_bytes: _builtins.int
+    entries: _builtins.int
+    hits: _builtins.int
+    misses: _builtins.int
+    evictions: _builtins.int
+    lookup_ns: _builtins.int
+    insertion_ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        capacity_bytes: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        entries: _builtins.int = ...,
+        hits: _builtins.int = ...,
+        misses: _builtins.int = ...,
+        evictions: _builtins.int = ...,
+        lookup_ns: _builtins.int = ...,
+        insertion_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_bytes", b"capacity_bytes", "entries", b"entries", "evictions", b"evictions", "hits", b"hits", "insertion_ns", b"insertion_ns", "lookup_ns", b"lookup_ns", "misses", b"misses", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResponseCacheState: _TypeAlias = ResponseCacheState  # noqa: Y015
 
 @_typing.final
 class VersionCounters(_message.Message):
@@ -640,7 +688,9 @@ class LatencyDistribution(_message.Message):
     COUNTS_FIELD_NUMBER: _builtins.int
     SUM_NS_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
-    """"request", "queue", "compute_input", "compute_infer", "compute_output"."""
+    """"success" (the whole request), "queue", "compute_input", "compute_infer",
+    "compute_output".
+    """
     sum_ns: _builtins.int
     @_builtins.property
     def counts(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]: ...

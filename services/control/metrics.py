@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from services.control.prometheus import Family, gauge
 from services.control.prometheus import counter as counter_family
 from services.control.route_table import VersionRoute
+from services.control.statistics_totals import CacheState
 from services.core.lifecycle import ModelState
 
 
@@ -23,6 +24,7 @@ class Measured:
         lost_workers: How many have been lost since control started.
         router_count: Attached routers.
         loop_lags_s: How late each router's loop was at worst, lately.
+        cache: The routers' response caches together; None without any.
     """
 
     routes: tuple[VersionRoute, ...]
@@ -30,6 +32,7 @@ class Measured:
     lost_workers: int
     router_count: int
     loop_lags_s: Mapping[str, float] = field(default_factory=dict)
+    cache: CacheState | None = None
 
 
 def families(measured: Measured) -> Iterator[Family]:
@@ -62,3 +65,36 @@ def families(measured: Measured) -> Iterator[Family]:
             f"Pinned memory pool {what} memory size, in bytes",
             ({}, 0),
         )
+    if measured.cache is not None:
+        yield from _cache_families(measured.cache)
+
+
+def _cache_families(cache: CacheState) -> Iterator[Family]:
+    share = cache.size_bytes / cache.capacity_bytes if cache.capacity_bytes else 0.0
+    for name, text, value in (
+        ("util", "Cache utilization [0.0 - 1.0]", share),
+        ("num_entries", "Number of responses stored in response cache", cache.entries),
+        ("num_hits", "Number of cache hits in response cache", cache.hits),
+        ("num_misses", "Number of cache misses in response cache", cache.misses),
+        (
+            "num_lookups",
+            "Number of cache lookups in response cache",
+            cache.hits + cache.misses,
+        ),
+        (
+            "num_evictions",
+            "Number of cache evictions in response cache",
+            cache.evictions,
+        ),
+        (
+            "lookup_duration",
+            "Total cache lookup duration (hit and miss), in microseconds",
+            cache.lookup_ns // 1000,
+        ),
+        (
+            "insertion_duration",
+            "Total cache insertion duration, in microseconds",
+            cache.insertion_ns // 1000,
+        ),
+    ):
+        yield gauge(f"nv_cache_{name}", text, ({}, value))

@@ -73,6 +73,7 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
             lost_workers=supervisor.lost_workers,
             router_count=supervisor.router_count,
             loop_lags_s=self._statistics.loop_lags_s(),
+            cache=self._statistics.cache(),
         )
 
     async def _versions(self) -> list[MeasuredVersion]:

@@ -21,7 +21,12 @@ from services.control.latency_windows import LatencyWindows
 from services.control.metrics_settings import MetricsSettings
 from services.control.model_registry import VersionKey
 from services.control.router_links import RouterLink, RouterLinks
-from services.control.statistics_totals import Counted, StatisticsReport, sum_of
+from services.control.statistics_totals import (
+    CacheState,
+    Counted,
+    StatisticsReport,
+    sum_of,
+)
 from services.control.store import Store, StoreAwayError
 from services.core.clock import Clock
 from services.core.errors import ModelNotReadyError
@@ -62,6 +67,7 @@ class Statistics:
         self._applied: dict[str, int] = {}
         self._waiting: dict[str, Mapping[VersionKey, int]] = {}
         self._lags_ns: dict[str, int] = {}
+        self._caches: dict[str, CacheState] = {}
         self._collections: dict[str, int] = {}
         self._last_collection = 0
         self._known: dict[VersionKey, Counted] = {}
@@ -79,6 +85,8 @@ class Statistics:
         """Take in a report; one that came before is not counted again."""
         self._waiting[router_id] = report.waiting
         self._lags_ns[router_id] = report.loop_lag_ns
+        if report.cache is not None:
+            self._caches[router_id] = report.cache
         answered = self._collections.get(router_id, 0)
         self._collections[router_id] = max(answered, report.collection)
         if report.sequence > self._taken.get(router_id, 0):
@@ -91,7 +99,12 @@ class Statistics:
 
     def forget_gauges(self, router_id: str) -> None:
         """Drop what a router that left held; what it counted stays."""
-        for gauges in (self._waiting, self._lags_ns, self._collections):
+        for gauges in (
+            self._waiting,
+            self._lags_ns,
+            self._caches,
+            self._collections,
+        ):
             gauges.pop(router_id, None)
         self._notice()
 
@@ -106,6 +119,11 @@ class Statistics:
     def loop_lags_s(self) -> dict[str, float]:
         """Return how late each router's loop was, at worst since its last report."""
         return {router: ns / 1e9 for router, ns in self._lags_ns.items()}
+
+    def cache(self) -> CacheState | None:
+        """Return the caches of all routers together; None if none has one."""
+        caches = self._caches.values()
+        return sum(caches, start=CacheState()) if caches else None
 
     async def totals(self) -> dict[VersionKey, Counted]:
         """Return all that was counted until now, as far as anybody can know."""

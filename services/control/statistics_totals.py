@@ -5,7 +5,7 @@ Source: the fields are those of ``services.core.statistics_fields``.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from services.control.model_registry import VersionKey
 from services.core.statistics_fields import Phase
@@ -35,6 +35,29 @@ class Counted:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheState:
+    """A router's response cache since the router started, or those of several."""
+
+    capacity_bytes: int = 0
+    size_bytes: int = 0
+    entries: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    lookup_ns: int = 0
+    insertion_ns: int = 0
+
+    def __add__(self, other: "CacheState") -> "CacheState":
+        """Return both together."""
+        return CacheState(
+            **{
+                each.name: getattr(self, each.name) + getattr(other, each.name)
+                for each in fields(self)
+            }
+        )
+
+
 Totals = Mapping[VersionKey, Counted]
 
 
@@ -58,6 +81,7 @@ class StatisticsReport:
         latencies: The same, as distributions.
         waiting: How many requests wait for execution now, by version.
         loop_lag_ns: How late the router's loop was, at worst.
+        cache: The router's response cache, if it has one.
     """
 
     sequence: int = 0
@@ -66,6 +90,7 @@ class StatisticsReport:
     latencies: tuple[Latencies, ...] = ()
     waiting: Mapping[VersionKey, int] = field(default_factory=dict)
     loop_lag_ns: int = 0
+    cache: CacheState | None = None
 
 
 def sum_of(parts: Iterable[Totals]) -> dict[VersionKey, Counted]:

@@ -25,7 +25,12 @@ from services.control.events import (
 )
 from services.control.model_registry import DeviceKind, MemoryUse, Worker
 from services.control.route_table import RouteTable
-from services.control.statistics_totals import Counted, Latencies, StatisticsReport
+from services.control.statistics_totals import (
+    CacheState,
+    Counted,
+    Latencies,
+    StatisticsReport,
+)
 from services.control.trace_wire import traces_to_proto
 from services.core import log_settings_proto
 from services.core.errors import InvalidRequestError
@@ -180,6 +185,19 @@ def router_order_to_proto(order: RouterOrder) -> control_pb2.RouterUpdate:
             return control_pb2.RouterUpdate(trace_settings=traces_to_proto(order))
 
 
+def _cache_from_proto(message: control_pb2.ResponseCacheState) -> CacheState:
+    return CacheState(
+        capacity_bytes=message.capacity_bytes,
+        size_bytes=message.size_bytes,
+        entries=message.entries,
+        hits=message.hits,
+        misses=message.misses,
+        evictions=message.evictions,
+        lookup_ns=message.lookup_ns,
+        insertion_ns=message.insertion_ns,
+    )
+
+
 def statistics_from_proto(message: control_pb2.StatisticsReport) -> StatisticsReport:
     """Return what a router counted; phases that nobody here knows are left out."""
     phases = {phase.value: phase for phase in Phase}
@@ -204,4 +222,5 @@ def statistics_from_proto(message: control_pb2.StatisticsReport) -> StatisticsRe
         ),
         waiting={(each.model, each.version): each.count for each in message.waiting},
         loop_lag_ns=message.loop_lag_ns,
+        cache=_cache_from_proto(message.cache) if message.HasField("cache") else None,
     )

@@ -202,7 +202,10 @@ class RouterApp:
             self._table_arrived,
         )
         self._reporter = StatisticsReporter(
-            self._inference.statistics, self._inference.waiting, self._control.send
+            self._inference.statistics,
+            self._inference.waiting,
+            self._control.send,
+            self._inference.cache,
         )
         self._connect_reporter()
         self._control.on_update(

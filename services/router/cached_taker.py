@@ -126,6 +126,7 @@ class CachedTaker:
             return
         response = self._cache.find(key, identity)
         now_ns = self._now_ns()
+        self._cache.lookup_ns += now_ns - began_ns
         if response is None:
             call = CachedCall(self, request, key, now_ns - began_ns)
             self._calls[request] = call
@@ -151,7 +152,9 @@ class CachedTaker:
             self._cache.insert(call.key, message)
         except (WireFormatError, IndexError):
             return
-        self._statistics.missed_cache(call.lookup_ns + self._now_ns() - began_ns)
+        insertion_ns = self._now_ns() - began_ns
+        self._cache.insertion_ns += insertion_ns
+        self._statistics.missed_cache(call.lookup_ns + insertion_ns)
 
     def ended(self, call: CachedCall) -> None:
         """Let go of a request."""

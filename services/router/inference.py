@@ -57,7 +57,6 @@ class Inference:
     __slots__ = (
         "_admission",
         "_applying",
-        "_cache",
         "_first_instances",
         "_isolation",
         "_limits",
@@ -66,6 +65,7 @@ class Inference:
         "_schedulers",
         "_takers",
         "_tracer",
+        "cache",
         "dispatcher",
         "statistics",
         "stopping",
@@ -80,7 +80,7 @@ class Inference:
         cache: ResponseCache | None = None,
     ) -> None:
         """Start with an empty route table; ``cache`` is for models that ask for it."""
-        self._cache = cache
+        self.cache = cache
         self._limits = limits
         self._isolation = Isolation()
         self._reactor = reactor
@@ -180,7 +180,7 @@ class Inference:
 
     def _taker_of(self, scheduler: RouteScheduler) -> Taker:
         """Return what takes the requests for ``scheduler``, traced or not."""
-        route, cache = scheduler.route, self._cache
+        route, cache = scheduler.route, self.cache
         if cache is None or not route.config.response_cache_enabled:
             return scheduler
         return CachedTaker(route, scheduler, cache, scheduler.statistics)

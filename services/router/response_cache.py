@@ -40,6 +40,8 @@ class ResponseCache:
         hits: Lookups that found something.
         misses: Lookups that did not.
         evictions: Entries that had to go.
+        lookup_ns: What all lookups took together; its user measures.
+        insertion_ns: The same of insertions.
     """
 
     __slots__ = (
@@ -47,6 +49,8 @@ class ResponseCache:
         "capacity_bytes",
         "evictions",
         "hits",
+        "insertion_ns",
+        "lookup_ns",
         "misses",
         "size_bytes",
     )
@@ -55,6 +59,7 @@ class ResponseCache:
         """Begin empty."""
         self.capacity_bytes = capacity_bytes
         self.size_bytes = self.hits = self.misses = self.evictions = 0
+        self.lookup_ns = self.insertion_ns = 0
         self._entries: OrderedDict[bytes, tuple[bytes, bytes]] = OrderedDict()
 
     def __len__(self) -> int:

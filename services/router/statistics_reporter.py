@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from protos import control_pb2
+from services.router.response_cache import ResponseCache
 from services.router.statistics import Increments
 from services.router.statistics_ledger import StatisticsLedger
 
@@ -25,6 +26,7 @@ class StatisticsReporter:
         ledger: StatisticsLedger,
         waiting: Callable[[], Waiting],
         send: Callable[[control_pb2.RouterReport], bool],
+        cache: ResponseCache | None = None,
     ) -> None:
         """Report what ``ledger`` counts.
 
@@ -32,10 +34,12 @@ class StatisticsReporter:
             ledger: Is emptied into reports.
             waiting: Returns how many requests wait for execution, by version.
             send: Sends a report; False if there is no stream to send it on.
+            cache: Of the router, if it has one.
         """
         self._ledger = ledger
         self._waiting = waiting
         self._send = send
+        self._cache = cache
         self._last_sequence = 0
         self._unacknowledged: dict[int, control_pb2.StatisticsReport] = {}
         self._told_waiting: Waiting = {}
@@ -89,10 +93,25 @@ class StatisticsReporter:
 
     def _tell(self, report: control_pb2.StatisticsReport, waiting: Waiting) -> None:
         report.loop_lag_ns, self._lag_ns = self._lag_ns, 0
+        if self._cache is not None:
+            report.cache.CopyFrom(_cache_state(self._cache))
         for (model, version), count in waiting.items():
             report.waiting.add(model=model, version=version, count=count)
         if self._send(control_pb2.RouterReport(statistics=report)):
             self._told_waiting = waiting
+
+
+def _cache_state(cache: ResponseCache) -> control_pb2.ResponseCacheState:
+    return control_pb2.ResponseCacheState(
+        capacity_bytes=cache.capacity_bytes,
+        size_bytes=cache.size_bytes,
+        entries=len(cache),
+        hits=cache.hits,
+        misses=cache.misses,
+        evictions=cache.evictions,
+        lookup_ns=cache.lookup_ns,
+        insertion_ns=cache.insertion_ns,
+    )
 
 
 def _version(

@@ -1,5 +1,6 @@
 """The Prometheus page: what it shows, and that nothing breaks its lines."""
 
+import dataclasses
 import math
 
 import pytest
@@ -17,7 +18,7 @@ from services.control.prometheus import (
     render,
 )
 from services.control.route_table import VersionRoute
-from services.control.statistics_totals import Counted
+from services.control.statistics_totals import CacheState, Counted
 from services.core.lifecycle import ModelState
 from services.core.statistics_fields import Phase
 
@@ -91,6 +92,36 @@ def test_the_page_counts_states_workers_and_routers() -> None:
         'nereid_router_loop_lag_seconds{router="r1"} 0.25',
         "# TYPE nereid_worker_losses_total counter",
     } <= set(text.splitlines())
+
+
+def test_the_caches_of_all_routers_are_shown_together() -> None:
+    one = CacheState(
+        capacity_bytes=100,
+        size_bytes=50,
+        entries=1,
+        hits=2,
+        misses=3,
+        evictions=4,
+        lookup_ns=5_999,
+        insertion_ns=6_000,
+    )
+    without = metrics.Measured(
+        routes=(), worker_count=0, lost_workers=0, router_count=2
+    )
+    found = render(metrics.families(dataclasses.replace(without, cache=one + one)))
+    assert {
+        "nv_cache_util 0.5",
+        "nv_cache_num_entries 2",
+        "nv_cache_num_hits 4",
+        "nv_cache_num_misses 6",
+        "nv_cache_num_lookups 10",
+        "nv_cache_num_evictions 8",
+        "nv_cache_lookup_duration 11",
+        "nv_cache_insertion_duration 12",
+    } <= set(found.splitlines())
+    assert "nv_cache" not in render(metrics.families(without))
+    nothing = dataclasses.replace(without, cache=CacheState())
+    assert "nv_cache_util 0" in render(metrics.families(nothing)).splitlines()
 
 
 def test_a_label_cannot_break_its_line() -> None:

@@ -11,7 +11,12 @@ from services.control.commands import AcknowledgeStatistics, CollectStatistics
 from services.control.latency_windows import WINDOW_NS, LatencyWindows
 from services.control.router_links import RouterLink, RouterLinks
 from services.control.statistics import Statistics
-from services.control.statistics_totals import Counted, Latencies, StatisticsReport
+from services.control.statistics_totals import (
+    CacheState,
+    Counted,
+    Latencies,
+    StatisticsReport,
+)
 from services.control.store import NoStore, StoreAwayError
 from services.core.clock import MonotonicClock
 from services.core.errors import ModelNotReadyError
@@ -237,6 +242,17 @@ async def test_waiting_requests_add_up_over_routers_that_are_here() -> None:
     statistics.forget_gauges("r2")
     assert statistics.waiting() == {}
     assert statistics.loop_lags_s() == {"r1": 0.0}
+
+
+async def test_caches_add_up_over_routers_that_are_here() -> None:
+    statistics = World().statistics
+    assert statistics.cache() is None
+    for router, hits in (("r1", 3), ("r1", 4), ("r2", 5)):
+        statistics.take(router, StatisticsReport(cache=CacheState(hits=hits)))
+    statistics.take("r3", StatisticsReport())
+    assert statistics.cache() == CacheState(hits=9)
+    statistics.forget_gauges("r1")
+    assert statistics.cache() == CacheState(hits=5)
 
 
 def latencies(*durations_ns: int) -> list[Latencies]:

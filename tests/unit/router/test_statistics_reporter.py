@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos import control_pb2
+from services.router.response_cache import ResponseCache
 from services.router.statistics_ledger import StatisticsLedger
 from services.router.statistics_reporter import StatisticsReporter
 
@@ -170,6 +171,25 @@ def test_distributions_are_counted_and_reported_only_if_wanted() -> None:
     }
     control.ledger.distribute(is_wanted=False)
     assert counted.latencies is None
+
+
+def test_a_router_with_a_cache_tells_its_state() -> None:
+    cache = ResponseCache(1000)
+    sent: list[control_pb2.StatisticsReport] = []
+
+    def send(report: control_pb2.RouterReport) -> bool:
+        sent.append(report.statistics)
+        return True
+
+    reporter = StatisticsReporter(StatisticsLedger(), dict, send, cache)
+    cache.find(b"key", b"")
+    cache.insert(b"key", b"")
+    cache.lookup_ns = 7
+    reporter.collect(1)
+    (report,) = sent
+    assert (report.cache.misses, report.cache.entries) == (1, 1)
+    assert (report.cache.capacity_bytes, report.cache.lookup_ns) == (1000, 7)
+    assert report.cache.size_bytes == cache.size_bytes > 0
 
 
 EVENTS = st.lists(
