@@ -19,6 +19,7 @@ ROLES: Final[Mapping[str, tuple[str, str]]] = {
     "worker": ("services.worker.app:main", "executes models on one device"),
     "control": ("services.control.app:main", "owns repository, placement, statistics"),
     "stats": ("services.stack.statistics_command:main", "what the models have done"),
+    "check": ("services.control.check:main", "checks a model repository"),
     "health": ("services.core.health_client:main", "asks a process if it can work"),
 }
 # Started by `nereid serve` only, hence not in the help.
