@@ -7,6 +7,7 @@ found by where this file lies; and the name ``services`` is given back afterward
 since a model may have a package of that name itself.
 """
 
+import io
 import os
 import sys
 import types
@@ -31,6 +32,9 @@ def main() -> None:
     parent_death.obey(os.environ)
     title.show(f"nereid model {name}")
     sys.argv[1:] = []
+    # What a model prints is seen at once, as on a terminal.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     for module in [one for one in sys.modules if one.split(".")[0] == "services"]:
         del sys.modules[module]
     process.serve(int(work), int(events))

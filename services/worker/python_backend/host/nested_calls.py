@@ -31,6 +31,7 @@ class NestedCalls:
         """Begin without a call; ``peers`` is the way to other models."""
         self._peers = peers
         self._lock = threading.Lock()
+        self._open: set[int] = set()
         self._cancels: dict[int, Cancel] = {}
 
     def begin(self, frame: Frame, child: Child) -> None:
@@ -38,6 +39,8 @@ class NestedCalls:
         header, tensors = call_messages.unpack(frame.body, frame.descriptors)
         number = header["call"]
         answer = partial(self._answer, child, number)
+        with self._lock:
+            self._open.add(number)
         operation = header["operation"]
         try:
             cancel = (
@@ -49,7 +52,8 @@ class NestedCalls:
             answer((_INVALID, str(error)), is_final=True)
             return
         with self._lock:
-            self._cancels[number] = cancel
+            if number in self._open:
+                self._cancels[number] = cancel
 
     def cancel(self, frame: Frame) -> None:
         """Carry a CANCEL_CALL out."""
@@ -63,6 +67,7 @@ class NestedCalls:
         with self._lock:
             cancels = list(self._cancels.values())
             self._cancels.clear()
+            self._open.clear()
         for cancel in cancels:
             cancel()
 
@@ -130,4 +135,5 @@ class NestedCalls:
                 os.close(descriptor)
         if is_final:
             with self._lock:
+                self._open.discard(number)
                 self._cancels.pop(number, None)

@@ -4,7 +4,6 @@ import importlib
 import inspect
 import json
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,6 @@ def load_class(file: str) -> Any:  # noqa: ANN401 - the model's class
     path = Path(file)
     folder = path.parent
     sys.path[1:1] = [str(folder), str(folder.parent)]
-    package = types.ModuleType(folder.name)
-    package.__path__ = [str(folder)]
-    sys.modules[folder.name] = package
     module = importlib.import_module(f"{folder.name}.{path.stem}")
     return module.TritonPythonModel
 
