@@ -20,6 +20,7 @@ ROLES: Final[Mapping[str, tuple[str, str]]] = {
     "control": ("services.control.app:main", "owns repository, placement, statistics"),
     "stats": ("services.stack.statistics_command:main", "what the models have done"),
     "check": ("services.control.check:main", "checks a model repository"),
+    "trace": ("services.tracefile.app:main", "summarizes trace files"),
     "health": ("services.core.health_client:main", "asks a process if it can work"),
 }
 # Started by `nereid serve` only, hence not in the help.

@@ -7,7 +7,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SERVICES: Final = ROOT / "services"
-NAMES: Final = ("control", "gateway", "router", "stack", "worker")
+NAMES: Final = ("control", "gateway", "router", "stack", "tracefile", "worker")
 MAY_IMPORT: Final = {("stack", "gateway")}
 
 IMPURE: Final = {"asyncio", "grpc", "os", "random", "redis", "threading", "time"}
@@ -87,6 +87,9 @@ PURE: Final = (
     "stack/plan.py",
     "stack/restart.py",
     "stack/settings.py",
+    "tracefile/perfetto.py",
+    "tracefile/records.py",
+    "tracefile/summary.py",
     "worker/classification.py",
     "worker/gather.py",
     "worker/layout.py",

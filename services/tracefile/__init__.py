@@ -1,0 +1,1 @@
+"""Reads trace files: the command ``nereid trace``."""
