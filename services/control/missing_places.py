@@ -10,6 +10,7 @@ from services.control.model_registry import (
     VersionSpec,
     Worker,
 )
+from services.control.placement import Placed
 from services.core.errors import ConfigError
 
 
@@ -21,7 +22,7 @@ class Place(Protocol):
         spec: VersionSpec,
         workers: Sequence[Worker],
         load: Mapping[str, int],
-    ) -> Placement:
+    ) -> Placed:
         """Choose a worker for each instance.
 
         Args:
@@ -31,10 +32,8 @@ class Place(Protocol):
 
         Returns:
             The same names for the same workers; names tell instances apart and
-            do not depend on who else is there.
-
-        Raises:
-            ConfigError: some instances have no place at all.
+            do not depend on who else is there. Instances that have no place are
+            its problems.
         """
         ...
 
@@ -48,7 +47,9 @@ def missing_places(
     """Return what should be loaded, and by whom, beside what is placed already.
 
     A worker that has something of the generation gets no more of it: instances of
-    one generation on one worker are loaded by one order.
+    one generation on one worker are loaded by one order. What is loaded for the first
+    time must have a place for every instance group; what has served before is content
+    with the groups whose devices are there.
 
     Args:
         generation: With its placement so far.
@@ -57,22 +58,22 @@ def missing_places(
         place: The placement rule.
 
     Raises:
-        ConfigError: some instances have no place on any of ``workers``.
+        ConfigError: it cannot be loaded on these workers.
     """
     load = registry.load()
     load.subtract({each: len(at) for each, at in generation.placed.items()})
     wanted = place(generation.spec, workers, load)
-    names = {each.name for instances in wanted.values() for each in instances}
+    may_be_partial = generation.was_ready or generation.placed
+    if wanted.problems and not (may_be_partial and wanted.instances):
+        raise ConfigError(wanted.problems[0])
+    names = {each.name for at in wanted.instances.values() for each in at}
     missing = names - generation.instance_names
     free = [each for each in workers if each.worker_id not in generation.placed]
     if not (free and missing):
         return {}
-    try:
-        available = place(generation.spec, free, load) if generation.placed else wanted
-    except ConfigError:
-        return {}  # those that suit are busy with the rest of it
+    available = place(generation.spec, free, load) if generation.placed else wanted
     found = {}
-    for worker_id, instances in sorted(available.items()):
+    for worker_id, instances in sorted(available.instances.items()):
         chosen = tuple(each for each in instances if each.name in missing)
         missing -= {each.name for each in chosen}
         if chosen:

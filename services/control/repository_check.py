@@ -17,7 +17,7 @@ from services.control.preparation import (
     written_config,
 )
 from services.control.repository import DUPLICATE, ModelFolder, Survey
-from services.core.errors import ConfigError, ServingError
+from services.core.errors import ServingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +115,9 @@ class RepositoryCheck:
         backend = specs[0].backend
         if not any(backend in worker.backends for worker in workers):
             return [f"no backend '{backend}' is installed here"], []
-        try:
-            place_version(specs[0], workers, {})
-        except ConfigError as error:
-            return [], [f"not loaded: {error}"]
+        problems = place_version(specs[0], workers, {}).problems
+        if problems:
+            return [], [f"not loaded: {problem}" for problem in problems]
         try:
             failures = await self.fleet.try_to_load(name, specs)
         except ServingError as error:

@@ -17,12 +17,11 @@ from services.control.events import (
 from services.control.model_registry import (
     DeviceKind,
     PlacedInstance,
-    Placement,
     VersionSpec,
     Worker,
 )
+from services.control.placement import Placed
 from services.control.reconciler import Reconciler
-from services.core.errors import ConfigError
 from services.core.lifecycle import ModelState
 
 
@@ -58,21 +57,39 @@ def place_two(
     spec: VersionSpec,
     workers: Sequence[Worker],
     load: Mapping[str, int],  # noqa: ARG001
-) -> Placement:
-    """Two instances, dealt out in turn; the backend "gpu" wants GPUs."""
+) -> Placed:
+    """Two instances, dealt out in turn.
+
+    The backend "gpu" wants GPUs, "both" one instance on a CPU and one on a GPU.
+    """
+    if spec.backend == "both":
+        return place_on_both(workers)
     suitable = [
         each
         for each in workers
         if spec.backend != "gpu" or each.device is DeviceKind.GPU
     ]
     if not suitable:
-        raise ConfigError("no GPUs are available")
+        return Placed(instances={}, problems=("no GPUs are available",))
     placement: dict[str, tuple[PlacedInstance, ...]] = {}
     for i in range(2):
         chosen = suitable[i % len(suitable)].worker_id
         instance = PlacedInstance(name=f"{spec.model}_0_{i}", group=0)
         placement[chosen] = (*placement.get(chosen, ()), instance)
-    return placement
+    return Placed(instances=placement)
+
+
+def place_on_both(workers: Sequence[Worker]) -> Placed:
+    placement = {}
+    problems = []
+    for group, kind in enumerate((DeviceKind.CPU, DeviceKind.GPU)):
+        able = [each.worker_id for each in workers if each.device is kind]
+        if able:
+            instance = PlacedInstance(name=f"m_{group}_0", group=group)
+            placement[able[0]] = (instance,)
+        else:
+            problems.append(f"no {kind.value} is available")
+    return Placed(instances=placement, problems=tuple(problems))
 
 
 class World:

@@ -290,6 +290,24 @@ def test_a_model_that_no_device_suits_fails_and_is_tried_when_one_joins() -> Non
     assert world.state() is READY
 
 
+def test_a_model_wants_all_its_devices_once_and_serves_with_what_is_left() -> None:
+    world = World()
+    world.join("cpu")
+    world.desire(spec(backend="both"))
+    assert world.route()[:2] == (UNAVAILABLE, "Invalid argument: no cuda is available")
+    world.join("gpu", gpu=True)
+    world.obey()
+    assert world.state() is READY
+    world.lose("cpu")
+    world.lose("gpu")
+    world.join("cpu")
+    assert world.loads() == [("cpu", 1, ("m_0_0",))]
+    world.obey()
+    assert world.state() is READY
+    world.join("gpu", gpu=True)
+    assert world.loads() == [("gpu", 1, ("m_1_0",))]
+
+
 def test_a_worker_that_fails_beside_serving_ones_is_not_asked_again() -> None:
     world = ready_world("w1", "w2")
     world.lose("w2")
