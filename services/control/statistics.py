@@ -70,7 +70,8 @@ class Statistics:
         self._caches: dict[str, CacheState] = {}
         self._collections: dict[str, int] = {}
         self._last_collection = 0
-        self._known: dict[VersionKey, Counted] = {}
+        # What the store has, as far as we know: None until it was read once.
+        self._known: dict[VersionKey, Counted] | None = None
         self._is_away = False
         # Held while the store and what is pending do not fit together.
         self._in_step = asyncio.Lock()
@@ -136,7 +137,7 @@ class Statistics:
                 except StoreAwayError as error:
                     self._note_away(error)
             waiting = (report.increments for _, report in self._pending)
-            return sum_of((self._known, *waiting))
+            return sum_of((self._known or {}, *waiting))
 
     async def reset(self, model: str) -> tuple[int, ...]:
         """Set the counters of a model to zero; return its versions that had any.
@@ -152,8 +153,7 @@ class Statistics:
                 versions = await self._store.reset(model)
             except StoreAwayError as error:
                 raise ModelNotReadyError(f"the store is away: {error}") from error
-        for version in versions:
-            self._known.pop((model, version), None)
+            self._known = None
         return versions
 
     async def run(self) -> Never:
@@ -184,8 +184,14 @@ class Statistics:
         """
         while self._pending:
             async with self._in_step:
+                if self._known is None:
+                    self._known = await self._store.totals()
                 router_id, report = self._pending[0]
-                await self._store.apply(router_id, report)
+                if await self._store.apply(router_id, report):
+                    self._known = sum_of((self._known, report.increments))
+                else:
+                    # Perhaps by ourselves, without hearing of it.
+                    self._known = await self._store.totals()
                 self._pending.popleft()
                 self._applied[router_id] = report.sequence
             self._is_away = False

@@ -67,8 +67,8 @@ class Store(Protocol):
         """Have ``text`` written soon; a later one may take its place."""
         ...
 
-    async def apply(self, reporter: str, report: StatisticsReport) -> None:
-        """Add what ``report`` counts, unless that has been done before.
+    async def apply(self, reporter: str, report: StatisticsReport) -> bool:
+        """Add what ``report`` counts; False if that had been done before.
 
         Raises:
             StoreAwayError: try again.
@@ -126,11 +126,13 @@ class NoStore:
     def save_setting(self, name: str, text: str) -> None:
         """Forget it."""
 
-    async def apply(self, reporter: str, report: StatisticsReport) -> None:
-        """Add what ``report`` counts, unless that has been done before."""
-        if report.sequence > self._sequences.get(reporter, 0):
-            self._sequences[reporter] = report.sequence
-            self._totals = sum_of((self._totals, report.increments))
+    async def apply(self, reporter: str, report: StatisticsReport) -> bool:
+        """Add what ``report`` counts; False if that had been done before."""
+        if report.sequence <= self._sequences.get(reporter, 0):
+            return False
+        self._sequences[reporter] = report.sequence
+        self._totals = sum_of((self._totals, report.increments))
+        return True
 
     async def totals(self) -> dict[VersionKey, Counted]:
         """Return all statistics."""
@@ -211,15 +213,15 @@ class RedisStore:
         self._unwritten_settings[name] = text
         self._has_unwritten.set()
 
-    async def apply(self, reporter: str, report: StatisticsReport) -> None:
-        """Add what ``report`` counts, unless that has been done before.
+    async def apply(self, reporter: str, report: StatisticsReport) -> bool:
+        """Add what ``report`` counts; False if that had been done before.
 
         Raises:
             StoreAwayError: try again.
         """
         keys, arguments = script_arguments(reporter, report.sequence, report.increments)
         try:
-            await self._apply_script(keys=keys, args=arguments)
+            return bool(await self._apply_script(keys=keys, args=arguments))
         except _AWAY as error:
             raise StoreAwayError(str(error)) from error
 

@@ -34,10 +34,10 @@ class PuppetStore(NoStore):
         self.is_away = False
         self.applied: list[int] = []
 
-    async def apply(self, reporter: str, report: StatisticsReport) -> None:
+    async def apply(self, reporter: str, report: StatisticsReport) -> bool:
         self._check()
         self.applied.append(report.sequence)
-        await super().apply(reporter, report)
+        return await super().apply(reporter, report)
 
     async def totals(self) -> dict[tuple[str, int], Counted]:
         self._check()
@@ -185,6 +185,29 @@ async def test_without_the_store_reads_go_on_and_nothing_is_lost() -> None:
         assert world.store.applied == [1, 2, 3, 4]
         world.routers.detach(link)
         assert await world.total() == 31
+
+
+async def test_what_was_applied_is_known_also_if_nobody_had_read_before() -> None:
+    async with running() as world:
+        await world.store.apply("before", report(1, 100))
+        link = world.router()
+        for sequence in (1, 2):
+            world.report(sequence, 5)
+            assert await world.acknowledged(link) == sequence
+        world.routers.detach(link)
+        world.store.is_away = True
+        assert await world.total() == 110
+
+
+async def test_a_duplicate_that_only_the_store_knows_is_not_counted() -> None:
+    async with running() as world:
+        await world.store.apply("r1", report(1, 5))
+        link = world.router()
+        world.report(1, 5)
+        assert await world.acknowledged(link) == 1
+        world.routers.detach(link)
+        world.store.is_away = True
+        assert await world.total() == 5
 
 
 async def test_a_store_that_was_away_at_the_first_read_is_read_later() -> None:

@@ -56,10 +56,11 @@ async def test_reports_of_all_routers_add_up(store: Store) -> None:
 
 
 async def test_a_report_that_comes_again_counts_nothing(store: Store) -> None:
-    for _ in range(2):
-        await store.apply("r1", report(1, a=1))
-        await store.apply("r1", report(2, a=10))
-    assert await store.totals() == {("m", 1): counted(a=11)}
+    for sequence in (1, 2):
+        for is_new in (True, False):
+            assert await store.apply("r1", report(sequence, a=5)) is is_new
+    assert not await store.apply("r1", report(1, a=5))
+    assert await store.totals() == {("m", 1): counted(a=10)}
 
 
 async def test_the_last_inference_is_the_latest_of_all(store: Store) -> None:
