@@ -281,8 +281,8 @@ class RouterApp:
 
         def report() -> None:
             now_ns = time.monotonic_ns()
-            self._reporter.tick(now_ns - when_ns)
             self._report_at(now_ns + REPORT_EVERY_NS)
+            self._reporter.tick(now_ns - when_ns)
 
         self._reactor.call_at(when_ns, report)
 

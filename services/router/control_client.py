@@ -141,7 +141,10 @@ class ControlClient:
             return
         for message in stream.arrived():
             self._pause_ns = _FIRST_PAUSE_NS
-            self._apply(message)
+            try:
+                self._apply(message)
+            except Exception:  # noqa: BLE001 - the next one may be better
+                _log.exception("an update from control could not be applied")
         if stream.status is None:
             self._after(_LOOK_EVERY_NS, self._look)
             return

@@ -110,8 +110,9 @@ def _log_sink(path: str) -> Iterator[Sink]:
 
 
 def _write_to_stderr(lines: bytes) -> None:
-    sys.stderr.buffer.write(lines)
-    sys.stderr.buffer.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.buffer.write(lines)
+        sys.stderr.buffer.flush()
 
 
 def _folder_problems(settings: StackSettings) -> tuple[str, ...]:

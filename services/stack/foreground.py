@@ -1,6 +1,7 @@
 """One life of the stack: start, wait for the models, serve, stop."""
 
 import asyncio
+import contextlib
 import signal
 import sys
 import time
@@ -149,5 +150,8 @@ def _welcome(settings: StackSettings) -> str:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(f"nereid: {text}\n")
-    sys.stdout.flush()
+    # Whoever no longer reads, a terminal that was closed, does not keep the stack
+    # from ending in order.
+    with contextlib.suppress(OSError):
+        sys.stdout.write(f"nereid: {text}\n")
+        sys.stdout.flush()

@@ -151,18 +151,27 @@ class Supervisor:
                 delay_ms=delay_ns // 1_000_000,
                 last_words=child.last_words,
             )
-            await self._restart(child, delay_ns)
-
-    async def _restart(self, child: Child, delay_ns: int) -> None:
-        """Start a process that ended; if that fails, its old status stands."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(delay_ns / NS_PER_S):
-                await self._stopping.wait()
+            if not await self._restart(child, delay_ns):
                 return
-        try:
-            child.start()
-        except OSError as error:
-            log.warning("cannot start", process=child.spec.name, reason=str(error))
+
+    async def _restart(self, child: Child, delay_ns: int) -> bool:
+        """Start a process that ended, again and again if it cannot be started.
+
+        Returns:
+            False if the stack stops first.
+        """
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_ns / NS_PER_S):
+                    await self._stopping.wait()
+                    return False
+            try:
+                child.start()
+            except OSError as error:
+                log.warning("cannot start", process=child.spec.name, reason=str(error))
+                delay_ns = self._restart_delay_ns(delay_ns, lived_ns=0)
+            else:
+                return True
 
     def _fail(self, child: Child, status: int) -> None:
         if self._failure.done():

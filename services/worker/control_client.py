@@ -183,6 +183,9 @@ class ControlClient:
         except (grpc.RpcError, ValueError) as error:
             # A channel that stop has closed raises ValueError.
             reason = _reason(error)
+        except Exception:  # noqa: BLE001 - control orders anew whom it does not hear
+            _log.exception("an order from control could not be carried out")
+            reason = "an order could not be carried out"
         if self._stopping.is_set():
             return
         # Said once for each loss, and for each dial to who wants to know.

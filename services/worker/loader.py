@@ -234,7 +234,7 @@ class Loader:
             warm_up(source, runs)
         except Exception:
             for backend in backends:
-                backend.unload()
+                _unload(backend)
             raise
         instances = tuple(
             Instance(name, run, partial(self._dial, order, name)) for name, run in runs
@@ -249,7 +249,7 @@ class Loader:
             for instance in model.instances:
                 instance.stop()
             for backend in model.backends:
-                backend.unload()
+                _unload(backend)
             del model
             gc.collect()
         self._reports.unloaded(generation)
@@ -270,6 +270,13 @@ def _run(signature: Signature, backend: AnyBackend, clock: Clock) -> Run | Strea
     if isinstance(backend, RequestBackend):
         return RequestExecution(signature, backend, clock).run
     return Execution(signature, backend, clock).run
+
+
+def _unload(backend: AnyBackend) -> None:
+    try:
+        backend.unload()
+    except Exception:  # noqa: BLE001 - it is gone all the same, as the others are
+        _log.exception("a model did not unload cleanly")
 
 
 def describe(error: Exception) -> str:

@@ -112,6 +112,16 @@ def test_a_table_that_cannot_be_read_is_left_out(running: Running) -> None:
     assert running.seen.get(timeout=5).revision == 2
 
 
+def test_an_update_with_an_unheard_of_state_does_not_end_the_listening(
+    running: Running,
+) -> None:
+    newer = table(1)
+    newer.models[0].versions[0].state = 99  # type: ignore[assignment]
+    running.puppet.tables.put(newer)
+    running.puppet.tables.put(table(2))
+    assert running.seen.get(timeout=5).revision == 2
+
+
 def test_the_router_dials_again_when_control_comes_back(running: Running) -> None:
     assert running.puppet.reports.get(timeout=5).HasField("hello")
     running.end_service()

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -187,3 +188,46 @@ async def test_processes_are_out_of_reach_of_ctrl_c() -> None:
         await supervisor.start([spec("control", LIVES)])
         await lines.until(lambda text: "pid" in text)
         assert os.getsid(lines.pids()[0]) != os.getsid(0)
+
+
+async def test_a_program_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+
+    def write_program() -> None:
+        program.write_text(f"#!{sys.executable}\n{LIVES}\n")
+        program.chmod(0o700)
+
+    steps = [program.unlink, write_program]
+
+    def take_a_step(previous_ns: int, *, lived_ns: int) -> int:
+        del previous_ns, lived_ns
+        steps.pop(0)()
+        return 1
+
+    write_program()
+    async with supervised(take_a_step) as (supervisor, lines):
+        await supervisor.start([ProcessSpec(name="router", argv=(str(program),))])
+        supervisor.settle()
+        await lines.until(lambda text: len(pids_in(text)) == 1)
+        os.kill(lines.pids()[0], signal.SIGKILL)
+        await lines.until(lambda text: len(pids_in(text)) == 2)
+    assert steps == []
+
+
+async def test_a_stop_while_a_restart_is_due_closes_nothing_twice() -> None:
+    is_due = asyncio.Event()
+
+    def much_later(previous_ns: int, *, lived_ns: int) -> int:
+        del previous_ns, lived_ns
+        is_due.set()
+        return 60_000_000_000
+
+    async with supervised(much_later) as (supervisor, lines):
+        await supervisor.start([spec("router", LIVES)])
+        supervisor.settle()
+        await lines.until(lambda text: len(pids_in(text)) == 1)
+        os.kill(lines.pids()[0], signal.SIGKILL)
+        await is_due.wait()
+        await supervisor.stop()
+        (keeper,) = supervisor._keepers.values()
+        assert keeper.exception() is None

@@ -79,6 +79,7 @@ class PuppetRuntime:
         self.go_on.set()
         self.error: Exception | None = None
         self.answer: Callable[[Tensors], Tensors] | None = None
+        self.kind = PuppetBackend
         self.backends: list[PuppetBackend] = []
 
     def load(
@@ -89,7 +90,7 @@ class PuppetRuntime:
         assert self.go_on.wait(WAIT_S)
         if self.error is not None:
             raise self.error
-        self.backends = [PuppetBackend(self.answer) for _ in places]
+        self.backends = [self.kind(self.answer) for _ in places]
         return self.backends
 
     def inspect(self, source: ModelSource) -> FoundModel:
@@ -257,6 +258,20 @@ def test_what_is_unloaded_while_it_loads_never_serves(stage: Stage) -> None:
     assert stage.reports.next() == ("unloaded", 7)
     assert stage.dialled == []
     assert [backend.is_unloaded for backend in stage.runtime.backends] == [True]
+
+
+def test_a_backend_that_fails_to_unload_is_gone_all_the_same(stage: Stage) -> None:
+    class Stubborn(PuppetBackend):
+        def unload(self) -> None:
+            super().unload()
+            raise BackendError("I stay")
+
+    stage.runtime.kind = Stubborn
+    stage.loader.load(stage.order(instances=2))
+    assert stage.reports.next() == ("loaded", 7)
+    stage.loader.unload(7)
+    assert stage.reports.next() == ("unloaded", 7)
+    assert [backend.is_unloaded for backend in stage.runtime.backends] == [True] * 2
 
 
 def test_unloading_what_is_not_there_is_confirmed(stage: Stage) -> None:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -17,7 +17,9 @@ from protos import (
     worker_pb2,
     worker_pb2_grpc,
 )
+from services.worker.control_client import ControlClient, ControlReports
 from services.worker.device import Device, DeviceKind
+from services.worker.loader import Loader
 from services.worker.worker import Worker
 from tests.unit.worker.messages import answers, batch, ints, request
 from tests.unit.worker.onnx_models import write_add_sub
@@ -111,8 +113,9 @@ class House:
         self.control = PuppetControl()
         self.router = PuppetRouter()
         self.router_target = f"unix:{directory}/router.sock"
-        control_target = f"unix:{directory}/control.sock"
-        self._servers = [self._server(control_target), self._server(self.router_target)]
+        self.control_target = f"unix:{directory}/control.sock"
+        targets = (self.control_target, self.router_target)
+        self._servers = [self._server(target) for target in targets]
         control_pb2_grpc.add_WorkerControlServicer_to_server(
             self.control, self._servers[0]
         )
@@ -123,7 +126,7 @@ class House:
             server.start()
         self.model_directory = directory / "1"
         write_add_sub(self.model_directory)
-        self.worker = Worker(control_target, "w", DEVICE)
+        self.worker = Worker(self.control_target, "w", DEVICE)
         self.worker.start()
 
     @staticmethod
@@ -233,6 +236,32 @@ def test_a_control_that_comes_back_hears_what_still_serves(house: House) -> None
     control.end()
     again = house.control.accept()
     assert list(again.report().hello.generations) == [7]
+
+
+def test_a_worker_that_cannot_obey_dials_anew(house: House) -> None:
+    class Exhausted:
+        """A loader on a host that gives no more threads."""
+
+        def generations(self) -> tuple[int, ...]:
+            return ()
+
+        def connect(self, endpoints: object) -> None:
+            raise RuntimeError(f"can't start new thread for {endpoints}")
+
+    client = ControlClient(
+        house.control_target,
+        lambda _: control_pb2.WorkerHello(worker_id="exhausted"),
+        DEVICE,
+        cast("Loader", Exhausted()),
+        ControlReports(),
+    )
+    house.control.accept()
+    client.start()
+    for _ in range(2):
+        control = house.control.accept()
+        assert control.report().hello.worker_id == "exhausted"
+        connect(house, control)
+    client.stop()
 
 
 def test_a_model_that_cannot_be_loaded_is_reported(house: House) -> None:
