@@ -165,6 +165,8 @@ class Inference:
     def trace_by(self, tracer: Tracer) -> None:
         """Have ``tracer`` choose and watch requests; call again when it changed."""
         if self._tracer is None:
+            if not tracer.is_on:
+                return
             self.dispatcher.watch(tracer.executed)
         self._tracer = tracer
         self._look_for_takers()

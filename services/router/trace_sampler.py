@@ -82,6 +82,12 @@ class TraceSampler:
                 left=min(limits, default=_UNLIMITED),
             )
 
+    @property
+    def is_on(self) -> bool:
+        """Whether any request could be picked."""
+        scopes = (self._settings.overall, *self._settings.models.values())
+        return any(scope.rate > 0 for scope in scopes)
+
     def is_on_for(self, model: str) -> bool:
         """Whether any request of ``model`` could be picked."""
         return self._scope_of(model).rate > 0

@@ -54,6 +54,12 @@ class Tracer:
         self._arrival_of = arrival_of
         self._now_ns = now_ns
         self._sampler = TraceSampler()
+        self._under_way = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any request could be traced."""
+        return self._sampler.is_on
 
     def follow(self, settings: TraceSettings) -> None:
         """Sample by ``settings``; ``taker_for`` may have other answers now."""
@@ -87,9 +93,11 @@ class Tracer:
             return None
 
         def ended(trace: RequestTrace) -> None:
+            self._under_way -= 1
             on_end(request)
             self._outlet.ended(scope, trace)
 
+        self._under_way += 1
         self._outlet.sampled(scope.session)
         trace = RequestTrace(model=route.model, version=route.version)
         came = arrival or self._arrival_of(request)
@@ -102,6 +110,8 @@ class Tracer:
 
     def executed(self, execution: Execution, message: bytes) -> None:
         """Note an execution in the traces of its requests, if any has one."""
+        if not self._under_way:
+            return
         for request in execution.batch:
             trace = trace_of(request)
             if trace is None:

@@ -136,6 +136,14 @@ def test_with_tracing_off_requests_go_straight_to_the_scheduler() -> None:
     assert tracer.taker_for(stage.scheduler, stage.scheduler) is stage.scheduler
 
 
+def test_answers_are_not_looked_into_while_nothing_is_traced() -> None:
+    theatre = Theatre(staged(add_sub()), rate=2)
+    theatre.enqueue("a")
+    (execution,) = theatre.stage.instance().held
+    theatre.tracer.executed(execution, b"\x0a")
+    assert theatre.outlet.traces == []
+
+
 def test_a_request_that_failed_is_traced_with_its_error(theatre: Theatre) -> None:
     (request,) = theatre.enqueue("a")
     theatre.complete(theatre.stage.instance(), error(3, "bad"))
