@@ -52,9 +52,17 @@ class TraceSettings:
 
 
 @dataclass(slots=True)
-class _Counter:
+class SampleCounter:
+    """Counts the requests of one session.
+
+    Attributes:
+        scope: How they are sampled.
+        until: The how-manieth of the next requests is picked; >= 1 if any is.
+        left: How many more may be; negative: any number.
+    """
+
     scope: TraceScope
-    seen: int = 0
+    until: int
     left: int = _UNLIMITED
 
 
@@ -65,7 +73,7 @@ class TraceSampler:
         """Begin with tracing off."""
         off = TraceScope(session=0)
         self._settings = TraceSettings(overall=off)
-        self._counters: dict[int, _Counter] = {}
+        self._counters: dict[int, SampleCounter] = {}
         self.follow(self._settings)
 
     def follow(self, settings: TraceSettings) -> None:
@@ -76,9 +84,9 @@ class TraceSampler:
             known = before.get(scope.session)
             # What was sampled just now, control may not have counted yet.
             limits = [c for c in (scope.count, known.left if known else -1) if c >= 0]
-            self._counters[scope.session] = _Counter(
+            self._counters[scope.session] = SampleCounter(
                 scope=scope,
-                seen=known.seen if known else 0,
+                until=known.until if known else scope.rate,
                 left=min(limits, default=_UNLIMITED),
             )
 
@@ -104,20 +112,28 @@ class TraceSampler:
             model: Whose request.
             traceparent: The caller's W3C trace context, where callers are followed.
         """
-        counter = self._counters[self._scope_of(model).session]
+        counter = self.counter_of(model)
         scope = counter.scope
         if not scope.rate:
             return None
         if self._settings.follows_callers and is_sampled(traceparent):
             return scope
-        if counter.left == 0:
+        counter.until -= 1
+        if counter.until > 0:
             return None
-        counter.seen += 1
-        if counter.seen % scope.rate:
+        counter.until = scope.rate
+        if counter.left == 0:
             return None
         if counter.left > 0:
             counter.left -= 1
         return scope
+
+    def counter_of(self, model: str) -> SampleCounter:
+        """Return what counts the requests of ``model`` by the present settings.
+
+        Whoever takes one off ``until`` himself, down to 1, has counted a request.
+        """
+        return self._counters[self._scope_of(model).session]
 
     def _scope_of(self, model: str) -> TraceScope:
         return self._settings.models.get(model, self._settings.overall)

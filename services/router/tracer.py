@@ -13,7 +13,12 @@ from services.router.ensemble_run import StepCall
 from services.router.pending_request import Execution, PendingRequest, Taker
 from services.router.route_scheduler import RouteScheduler
 from services.router.streamed_replies import DecoupledRequest
-from services.router.trace_sampler import TraceSampler, TraceScope, TraceSettings
+from services.router.trace_sampler import (
+    SampleCounter,
+    TraceSampler,
+    TraceScope,
+    TraceSettings,
+)
 from services.router.traced_request import (
     Arrival,
     RequestTrace,
@@ -69,7 +74,10 @@ class Tracer:
         """Return what takes the requests for ``scheduler``: ``taker`` if it can."""
         if not self._sampler.is_on_for(scheduler.route.model):
             return taker
-        return TracedTaker(scheduler, taker, self)
+        counter = self._sampler.counter_of(scheduler.route.model)
+        return TracedTaker(
+            scheduler, taker, self, None if self._sampler.follows_callers else counter
+        )
 
     def stand_in(
         self,
@@ -123,10 +131,24 @@ class Tracer:
 class TracedTaker:
     """Stands before a scheduler; some requests go in observed."""
 
-    __slots__ = ("_scheduler", "_taker", "_timed", "_traced", "_tracer")
+    __slots__ = ("_counter", "_scheduler", "_taker", "_timed", "_traced", "_tracer")
 
-    def __init__(self, scheduler: RouteScheduler, taker: Taker, tracer: Tracer) -> None:
-        """Stand before ``taker``, which takes the requests for ``scheduler``."""
+    def __init__(
+        self,
+        scheduler: RouteScheduler,
+        taker: Taker,
+        tracer: Tracer,
+        counter: SampleCounter | None,
+    ) -> None:
+        """Stand before ``taker``, which takes the requests for ``scheduler``.
+
+        Args:
+            scheduler: Of the route.
+            taker: It, or who stands before it.
+            tracer: Decides.
+            counter: Passes most requests by; None if each has to be looked at.
+        """
+        self._counter = counter
         self._scheduler = scheduler
         self._taker = taker
         self._tracer = tracer
@@ -139,6 +161,11 @@ class TracedTaker:
 
     def enqueue(self, request: PendingRequest) -> None:
         """Hand an admitted request on."""
+        counter = self._counter
+        if counter is not None and counter.until > 1 and self._timed is None:
+            counter.until -= 1
+            self._taker.enqueue(request)
+            return
         is_timed, self._timed = self._timed is request, None
         traced = self._tracer.stand_in(request, self._scheduler, self._traced.pop)
         if traced is not None:
