@@ -8,13 +8,14 @@ once at its start, and again when a client changes the log settings. Modules log
 ``structlog.get_logger()``.
 """
 
+import contextlib
 import datetime as dt
 import json
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TextIO, cast
 
 import structlog
 from structlog.processors import CallsiteParameter, CallsiteParameterAdder
@@ -115,7 +116,7 @@ def configure(*, verbose: int = 0, settings: LogSettings | None = None) -> None:
             _Renderer(settings=chosen),
         ],
         wrapper_class=structlog.BoundLogger,
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _Stderr())),
         cache_logger_on_first_use=False,
     )
 
@@ -167,6 +168,18 @@ def _value(value: object) -> str:
 def _short_path(path: str) -> str:
     """Return ``router/app.py`` of ``/…/services/router/app.py``."""
     return "/".join(path.rsplit("/", maxsplit=2)[-2:])
+
+
+class _Stderr:
+    """stderr as it is now; a reader that has gone stops no server."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,8 @@
 """What a log line looks like, and which lines there are."""
 
+import contextlib
 import datetime as dt
+import os
 import re
 from collections.abc import Iterator
 
@@ -103,3 +105,16 @@ def test_the_higher_verbosity_holds() -> None:
     inherited = LogSettings(verbose=2).to_environment()
     assert settings_from(inherited, verbose=1).verbose == 2
     assert settings_from({}, verbose=1).verbose == 1
+
+
+def test_a_reader_that_has_gone_does_not_stop_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", buffering=1) as nobody_reads:  # noqa: PTH123  a descriptor
+        monkeypatch.setattr("sys.stderr", nobody_reads)
+        logs.configure()
+        structlog.get_logger().error("to nobody")
+        with contextlib.suppress(BrokenPipeError):
+            nobody_reads.close()
