@@ -64,6 +64,25 @@ def length_prefix(field: int, length: int) -> bytes:
     return prefix
 
 
+def aligned_length_prefix(field: int, length: int, step: int) -> bytes:
+    """Return the same, so long that with ``length`` it is a multiple of ``step``.
+
+    What ends the contents then ends in step, if the message begins so: the reader of
+    a tensor there need not copy it. A varint may have more bytes than it needs.
+
+    Args:
+        field: 1 to 15.
+        length: Of the contents.
+        step: 1, 2 or 4: more bytes than a varint has are not asked for.
+    """
+    prefix = length_prefix(field, length)
+    missing = -(len(prefix) + length) % step
+    if missing == 0:
+        return prefix
+    longer = bytes((prefix[-1] | 128,)) + b"\x80" * (missing - 1) + b"\0"
+    return prefix[:-1] + longer
+
+
 def skip_field(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
     """Return the number of the field at ``position`` and where it ends.
 

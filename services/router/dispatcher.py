@@ -18,7 +18,8 @@ from services.core.completion_queue import (
     metadata_values,
 )
 from services.core.errors import ModelNotReadyError
-from services.core.wire_format import length_prefix
+from services.core.memory_return import trim_after
+from services.core.wire_format import aligned_length_prefix, length_prefix
 from services.router.pending_request import Execution, refuse
 from services.router.route_scheduler import InstanceScheduler, RouteScheduler
 from services.router.streamed_replies import StreamedReplies, is_streamed
@@ -28,6 +29,10 @@ _log = structlog.get_logger(__name__)
 SERVE_METHOD: Final = "/nereid.worker.WorkerDispatch/Serve"
 _HELLO_KEY: Final = "nereid-instance-bin"
 _REQUEST_FIELD: Final = 2
+# From here on the worker does without a copy of a request that is alone.
+_LARGE_BYTES: Final = 64 << 10
+# Most elements have this many bytes.
+_STEP: Final = 4
 _INVALID_ARGUMENT: Final[int] = grpc.StatusCode.INVALID_ARGUMENT.value[0]
 _CANCELLED: Final[int] = grpc.StatusCode.CANCELLED.value[0]
 
@@ -90,16 +95,22 @@ class InstanceStream(StreamCall):
             body = request.body
             parts.append(length_prefix(_REQUEST_FIELD, len(body)))
             parts.append(body)
+        if len(parts[-1]) >= _LARGE_BYTES and len(execution.batch) == 1:
+            # The worker then uses the tensor at its end where it is.
+            parts[0] = aligned_length_prefix(_REQUEST_FIELD, len(parts[1]), _STEP)
         self._executions.append(execution)
         if self._streamed is not None:
             self._count_streaming(
                 partial(self._streamed.began, execution, self._withdraw)
             )
-        self.send(b"".join(parts))
+        message = b"".join(parts)
+        trim_after(message)
+        self.send(message)
 
     def received(self, message: bytes) -> None:
         """Take the answer to the oldest batch, or what a decoupled model streams."""
         self.read()
+        trim_after(message)
         if self._streamed is not None and is_streamed(message):
             now_ns, at_ms = time.monotonic_ns(), time.time_ns() // 1_000_000
             self._count_streaming(partial(self._streamed.take, message, now_ns, at_ms))

@@ -3,13 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from services.core import byte_tensor, wire_format
 from services.core.errors import InternalError, InvalidRequestError, ServingError
 from services.worker.batch import Batch, Member, Refusal
 from services.worker.gather import GatherBuffer, gather_elements
-from services.worker.layout import Layout
+from services.worker.layout import Layout, Span
 from services.worker.request_reader import Request, RequestReader
 from services.worker.signature import Signature
 from services.worker.uniform import UniformBatch, UniformDecoder
@@ -17,6 +18,8 @@ from services.worker.uniform import UniformBatch, UniformDecoder
 _REQUEST_TAG: Final = 0x12
 # From here on a view spares a second copy; below it costs more than it spares.
 _COPY_ONCE_BYTES: Final = 2048
+# From here on the copy of a request that is alone costs more than doing without.
+_IN_PLACE_BYTES: Final = 64 << 10
 
 Elements: TypeAlias = dict[int, list[bytes]]
 
@@ -158,13 +161,22 @@ class BatchDecoder:
         slot: int | None,
         shape: tuple[int, ...],
     ) -> NDArray[Any]:
-        """Copy one input of all requests; ``slot`` is its place in each."""
+        """Return one input of all requests; ``slot`` is its place in each.
+
+        It is copied unless there is only one, and that large and well placed.
+        """
         spans = [
             request.spans[_slot(request.layout, index) if slot is None else slot]
             for request in requests
         ]
+        total = sum([end - start for start, end in spans])
+        if total >= _IN_PLACE_BYTES and len(requests) == 1:
+            dtype = self._signature.inputs[index].datatype.numpy_dtype
+            found = in_place(requests[0].source, spans[0], dtype, shape)
+            if found is not None:
+                return found
         buffer = self._buffers[index]
-        target = buffer.reserve(sum([end - start for start, end in spans]))
+        target = buffer.reserve(total)
         position = 0
         for request, (start, end) in zip(requests, spans, strict=True):
             size = end - start
@@ -176,6 +188,18 @@ class BatchDecoder:
             )
             position += size
         return buffer.array(shape)
+
+
+def in_place(
+    source: bytes | memoryview, span: Span, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> NDArray[Any] | None:
+    """Return a tensor where it lies; None if its elements lie astride.
+
+    Whether they do is chance: ids, names and shapes before them have any length.
+    """
+    start, end = span
+    found = np.frombuffer(source, np.uint8)[start:end].view(dtype)
+    return found.reshape(shape) if found.flags.aligned else None
 
 
 def _slot(layout: Layout, index: int) -> int:

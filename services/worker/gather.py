@@ -9,16 +9,18 @@ from services.worker.signature import Signature, TensorSpec, element_count
 
 _MAX_VIEWS: Final = 256
 _MIN_BYTES: Final = 4096
+_KEPT_BYTES: Final = 64 << 20
 
 
 class GatherBuffer:
     """The bytes of one input, for the batch at hand.
 
-    It grows to the largest batch seen and is never given back: an instance
-    needs it again with the next batch, and fresh pages cost more than the copy.
+    It grows to the largest batch seen and is kept: an instance needs it again with
+    the next batch, and fresh pages cost more than the copy. Only what is huge goes
+    when a smaller batch comes.
     """
 
-    __slots__ = ("_dtype", "_memory", "_views", "bytes_view")
+    __slots__ = ("_dtype", "_kept_bytes", "_memory", "_views", "bytes_view")
 
     def __init__(self, spec: TensorSpec, signature: Signature) -> None:
         """Make room for a full batch where its size is known beforehand."""
@@ -27,12 +29,19 @@ class GatherBuffer:
         fixed = -1 not in spec.dims and not self._dtype.hasobject
         size = rows * element_count(spec.dims) * self._dtype.itemsize if fixed else 0
         self._views: dict[tuple[int, ...], NDArray[Any]] = {}
+        self._kept_bytes = max(size, _KEPT_BYTES)
         self._allocate(max(size, _MIN_BYTES))
 
     def reserve(self, size: int) -> memoryview:
         """Return at least ``size`` writable bytes; what was there is void."""
-        if size > len(self.bytes_view):
-            self._allocate(max(size, 2 * len(self.bytes_view)))
+        room = len(self.bytes_view)
+        if size > self._kept_bytes:
+            if size > room:
+                self._allocate(size)
+        elif size > room:
+            self._allocate(max(size, min(2 * room, self._kept_bytes)))
+        elif room > self._kept_bytes:
+            self._allocate(max(size, _MIN_BYTES))
         return self.bytes_view
 
     def matrix(self, count: int, size: int) -> NDArray[np.uint8]:

@@ -58,6 +58,8 @@ class ClientStream:
             event = next_event()
             if event.tag is not None:
                 event.tag(event)
+            # It keeps its message alive, and the next may be long in coming.
+            event = None
             if self._received is not None:
                 message, self._received = self._received, None
                 return message
