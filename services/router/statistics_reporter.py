@@ -1,8 +1,8 @@
 """Tells control what was counted, so that each count arrives exactly once.
 
 A report is kept until control says that it is safe, and sent again on a new stream;
-its number tells control whether it has it already. While one is on its way, counters
-grow on in the ledger, so that a control that is away costs no memory.
+its number tells control whether it has it already. Without a stream, or when very
+many are not safe yet, counters grow on in the ledger: an outage costs no memory.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +14,8 @@ from services.router.statistics import Increments
 from services.router.statistics_ledger import StatisticsLedger
 
 REPORT_EVERY_NS: Final = 200_000_000
+# Of three minutes in which control lives and the store does not.
+MOST_UNACKNOWLEDGED: Final = 1024
 
 Waiting = Mapping[tuple[str, int], int]
 
@@ -44,6 +46,7 @@ class StatisticsReporter:
         self._unacknowledged: dict[int, control_pb2.StatisticsReport] = {}
         self._told_waiting: Waiting = {}
         self._lag_ns = 0
+        self._is_cut_off = False
 
     @property
     def is_settled(self) -> bool:
@@ -51,18 +54,14 @@ class StatisticsReporter:
         return not self._unacknowledged
 
     def tick(self, late_ns: int) -> None:
-        """Report what is new, if the last report has arrived.
+        """Report what is new, if there is anybody to report to.
 
         Args:
             late_ns: How late the loop calls.
         """
         self._lag_ns = max(self._lag_ns, late_ns)
-        if self._unacknowledged:
-            waiting = self._waiting()
-            if waiting != self._told_waiting:
-                self._tell(control_pb2.StatisticsReport(), waiting)
-            return
-        self._report(collection=0)
+        if not self._is_cut_off:
+            self._report(collection=0)
 
     def collect(self, collection: int) -> None:
         """Report everything at once: somebody reads."""
@@ -76,12 +75,15 @@ class StatisticsReporter:
     def connected(self) -> None:
         """Send again, on a new stream, what may have been lost with the old one."""
         self._told_waiting = {}
+        self._is_cut_off = False
         for report in self._unacknowledged.values():
             self._send(control_pb2.RouterReport(statistics=report))
 
     def _report(self, collection: int) -> None:
         waiting = self._waiting()
-        versions = [_version(*taken) for taken in self._ledger.take()]
+        is_full = len(self._unacknowledged) >= MOST_UNACKNOWLEDGED
+        taken = () if is_full else self._ledger.take()
+        versions = [_version(*each) for each in taken]
         if not (versions or collection or waiting != self._told_waiting):
             return
         report = control_pb2.StatisticsReport(collection=collection, versions=versions)
@@ -97,7 +99,8 @@ class StatisticsReporter:
             report.cache.CopyFrom(_cache_state(self._cache))
         for (model, version), count in waiting.items():
             report.waiting.add(model=model, version=version, count=count)
-        if self._send(control_pb2.RouterReport(statistics=report)):
+        self._is_cut_off = not self._send(control_pb2.RouterReport(statistics=report))
+        if not self._is_cut_off:
             self._told_waiting = waiting
 
 

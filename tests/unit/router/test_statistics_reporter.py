@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from protos import control_pb2
 from services.router.response_cache import ResponseCache
 from services.router.statistics_ledger import StatisticsLedger
-from services.router.statistics_reporter import StatisticsReporter
+from services.router.statistics_reporter import (
+    MOST_UNACKNOWLEDGED,
+    StatisticsReporter,
+)
 
 
 class PuppetControl:
@@ -78,14 +81,29 @@ def test_what_was_counted_is_reported_with_a_number_and_kept_until_it_is_safe() 
     assert control.reporter.is_settled
 
 
-def test_while_a_report_is_on_its_way_no_other_begins() -> None:
+def test_reports_go_on_while_earlier_ones_are_not_safe_up_to_a_bound() -> None:
     control = PuppetControl()
+    for _ in range(MOST_UNACKNOWLEDGED + 5):
+        control.count()
+        control.reporter.tick(0)
+    assert [report.sequence for report in control.sent] == [
+        *range(1, MOST_UNACKNOWLEDGED + 1)
+    ]
+    control.take()
+    control.reporter.tick(0)
+    (report,) = control.sent
+    assert report.versions[0].increments["fail.count"] == 5
+
+
+def test_without_a_stream_counters_grow_and_no_reports_pile_up() -> None:
+    control = PuppetControl()
+    control.lose_stream()
     for _ in range(3):
         control.count()
         control.reporter.tick(0)
-    assert [report.sequence for report in control.sent] == [1]
-    control.take()
+    control.dial()
     control.reporter.tick(0)
+    assert [report.sequence for report in control.sent] == [1, 2]
     control.take()
     assert control.total["fail.count"] == 3
 
