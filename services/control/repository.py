@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,11 +155,14 @@ def read_model(directory: Path, config_name: str = "") -> ModelFolder:
 
 
 def _model_directories(root: Path) -> list[Path]:
+    """Return the folders whose names a client could send: they are UTF-8."""
     try:
         return [
             path
             for path in sorted(root.absolute().iterdir())
-            if path.is_dir() and not path.name.startswith(".")
+            if path.is_dir()
+            and not path.name.startswith(".")
+            and os.fsencode(path.name) == path.name.encode(errors="replace")
         ]
     except OSError as error:
         raise InternalError(

@@ -45,6 +45,12 @@ def test_models_are_folders_and_versions_are_their_numbered_folders(
     assert found.models["b"].version_directory(1) == str(tmp_path / "b" / "1")
 
 
+def test_a_folder_whose_name_nobody_can_send_is_no_model(tmp_path: Path) -> None:
+    put(tmp_path, "m\u00e4/1/model.onnx")
+    put(tmp_path, os.fsdecode(b"m\xff/1/model.onnx"))
+    assert scan([str(tmp_path)]).names == ("m\u00e4",)
+
+
 def test_a_model_in_two_repositories_is_served_from_neither(tmp_path: Path) -> None:
     put(tmp_path, "first/m/1/model.onnx")
     put(tmp_path, "first/only/1/model.onnx")
