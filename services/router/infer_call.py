@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Final
 
 from services.core.completion_queue import (
+    Metadata,
     NativeCall,
     NativeMetadata,
     UnaryCall,
@@ -16,6 +17,7 @@ from services.core.errors import ServingError
 from services.router.header_forwarding import NO_FORWARDING, HeaderForwarding
 from services.router.inference import Inference
 from services.router.pending_request import Taker, refuse
+from services.router.retry_hint import grpc_hint
 
 INFER_METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -58,6 +60,10 @@ class InferCall(UnaryCall):
     def received(self, message: bytes) -> None:
         """Submit the request."""
         self._inference.submit(self, message)
+
+    def fail(self, code: int, details: str, metadata: Metadata | None = None) -> None:
+        """End the call with an error, and a hint if it is worth another try."""
+        super().fail(code, details, metadata or grpc_hint(code, details))
 
     def cancelled(self) -> None:
         """Leave the queue: nobody waits for the answer any more."""

@@ -39,6 +39,7 @@ from services.router.rest_status import (
     text_headers,
     trailing_headers,
 )
+from services.router.retry_hint import http_hint
 
 REST_INFER_METHOD: Final = "/nereid.rest.RestService/ModelInfer"
 GENERATE_METHOD: Final = "/nereid.rest.RestService/ModelGenerate"
@@ -152,7 +153,7 @@ class RestInferCall(StreamCall):
 
     def fail(self, code: int, details: str) -> None:
         """Answer with an error."""
-        self.finish(*rest_status(code, details))
+        self.finish(*rest_status(code, details), http_hint(code))
 
     def _begin(self, parsed: RestInfer | Exception) -> None:
         if isinstance(parsed, Exception):

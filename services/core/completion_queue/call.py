@@ -73,12 +73,12 @@ class UnaryCall:
                 (first, _SendMessage(message, 0), _STATUS_OK), None
             )
 
-    def fail(self, code: int, details: str) -> None:
-        """End the call with a status other than OK."""
+    def fail(self, code: int, details: str, metadata: Metadata | None = None) -> None:
+        """End the call with a status other than OK, and ``metadata`` with it."""
         if self.open:
             self.open = False
             text = fitting(details, self.longest_details)
-            status = _SendStatus(None, code, text, 0)
+            status = _SendStatus(metadata, code, text, 0)
             self._call.start_server_batch((_NO_METADATA, status), None)
 
     def __call__(self, event: NativeEvent) -> None:
