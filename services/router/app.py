@@ -23,6 +23,7 @@ from services.core import log_settings_proto, logs
 from services.core.cache_config import cache_size_bytes
 from services.core.completion_queue import Options, Reactor, Server
 from services.core.flags import add_bool
+from services.core.memory_return import MemoryReturn
 from services.core.process_tuning import settle
 from services.core.restrictions import (
     GRPC_HEADER_PREFIX,
@@ -154,6 +155,7 @@ class RouterApp:
         """Build everything; nothing listens yet."""
         self._settings = settings
         self._reactor = Reactor()
+        self._memory = MemoryReturn()
         shared_memory = SharedMemoryRegistry(
             is_allowed=settings.allow_client_shm, size_of=object_size
         )
@@ -283,6 +285,7 @@ class RouterApp:
             now_ns = time.monotonic_ns()
             self._report_at(now_ns + REPORT_EVERY_NS)
             self._reporter.tick(now_ns - when_ns)
+            self._memory.tick(now_ns)
 
         self._reactor.call_at(when_ns, report)
 

@@ -21,7 +21,11 @@ from services.router.rest_http_body import RestCall
 from services.router.rest_response import HttpReply
 from services.router.rest_settings import RestSettings
 from services.router.rest_shared_memory import RestSharedMemory
-from services.router.rest_status import LONGEST_DETAILS_BYTES, rest_status
+from services.router.rest_status import (
+    LONGEST_DETAILS_BYTES,
+    rest_status,
+    text_headers,
+)
 from services.router.servicer import (
     EXTENSIONS,
     SERVER_NAME,
@@ -174,7 +178,8 @@ class RestUnaryCall(UnaryCall):
 
     def _run(self, message: bytes) -> None:
         try:
-            reply = self._handle(rest_http_body.decode_call(message))
+            path = text_headers(self.metadata).get(rest_http_body.ORIGINAL_PATH, "")
+            reply = self._handle(rest_http_body.decode_call(message, path))
             self.answer(rest_http_body.encode_reply(reply), reply.headers)
         except Exception as error:  # noqa: BLE001 - every error becomes a status
             if not isinstance(error, ServingError):

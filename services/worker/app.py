@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Sequence
 from typing import Final
@@ -18,6 +19,7 @@ import structlog
 
 from services.core import logs
 from services.core.errors import ConfigError
+from services.core.memory_return import MemoryReturn
 from services.core.process_tuning import prepare_grpc, settle
 from services.worker.device import (
     Device,
@@ -39,6 +41,8 @@ _POLL_STRATEGY: Final = "poll"
 # ping would wait until it is taken for dead. A thread of C-core polls meanwhile,
 # by default every 5 s: too seldom.
 _BACKUP_POLL_MS: Final = 500
+
+_MEMORY_LOOK_S: Final = 2.0
 
 _log = structlog.get_logger(__name__)
 
@@ -104,7 +108,9 @@ def _serve(
     worker.start()
     settle()
     _log.info("worker is up", worker=worker_id, device=device.label)
-    stopping.wait()
+    memory = MemoryReturn()
+    while not stopping.wait(_MEMORY_LOOK_S):
+        memory.tick(time.monotonic_ns())
     _log.info("worker is stopping", worker=worker_id)
     drain = threading.Thread(target=worker.stop, daemon=True)
     drain.start()

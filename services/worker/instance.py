@@ -8,6 +8,7 @@ from typing import Final, Protocol, TypeAlias
 
 import structlog
 
+from services.core.memory_return import trim_after
 from services.worker import wire
 from services.worker.backoff import Backoff
 from services.worker.outlet import Outlet
@@ -206,6 +207,7 @@ class _Link:
         """Answer batches until the stream ends."""
         number = 0
         while (message := stream.receive()) is not None:
+            trim_after(message)
             backoff.reset()
             if wire.is_cancellation(message):
                 self._cancel(wire.cancelled_requests(message))
@@ -221,6 +223,8 @@ class _Link:
                 self._busy = False
                 stream.send(answer)
                 self._finish_if_drained()
+            # They may be huge, and the next batch may be long in coming.
+            message = answer = b""
 
     @property
     def _is_idle(self) -> bool:
