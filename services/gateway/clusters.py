@@ -17,8 +17,10 @@ _UNIX: Final = "unix:"
 _MAX_PORT: Final = 65535
 
 
-def cluster(name: str, targets: Sequence[str]) -> Json:
+def cluster(name: str, targets: Sequence[str], health_name: str = "") -> Json:
     """Return the cluster of processes that speak gRPC at ``targets``.
+
+    ``health_name`` is what they are asked for by ``grpc.health.v1``.
 
     There are no HTTP/2 pings: grpcio hangs up on a peer that pings more often than
     every five minutes. TCP's own keepalive finds a host that is gone.
@@ -57,7 +59,7 @@ def cluster(name: str, targets: Sequence[str]) -> Json:
                 "no_traffic_interval": "1s",
                 "unhealthy_threshold": 2,
                 "healthy_threshold": 1,
-                "grpc_health_check": {},
+                "grpc_health_check": {"service_name": health_name},
             }
         ],
         "circuit_breakers": {

@@ -20,6 +20,7 @@ from typing import Final
 from google.protobuf.descriptor import Descriptor
 
 from protos import rest_pb2
+from services.core.health_names import ROUTER_PROCESS
 from services.gateway.clusters import cluster
 from services.gateway.dispatch import METRICS, REST, http_routes, metrics_routes
 from services.gateway.envoy_json import (
@@ -91,7 +92,7 @@ def envoy_config(settings: GatewaySettings) -> dict[str, Json]:
         "static_resources": {
             "listeners": listeners,
             "clusters": [
-                cluster("router", settings.router_targets),
+                cluster("router", settings.router_targets, ROUTER_PROCESS),
                 cluster("control", (settings.control_target,)),
             ],
         },

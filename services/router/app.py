@@ -23,6 +23,7 @@ from services.core import log_settings_proto, logs
 from services.core.cache_config import cache_size_bytes
 from services.core.completion_queue import Options, Reactor, Server
 from services.core.flags import add_bool
+from services.core.health_names import ROUTER_PROCESS
 from services.core.memory_return import MemoryReturn
 from services.core.process_tuning import settle
 from services.core.restrictions import (
@@ -170,8 +171,7 @@ class RouterApp:
         self._management = ThreadPoolExecutor(_MANAGEMENT_THREADS, "management")
         self._forwarder = ControlForwarder(settings.control)
         self._servicer = InferenceServicer(self._inference)
-        self._public_health = Health(self._is_serving)
-        self._internal_health = Health(lambda service: None if service else True)
+        self._health = Health(self._is_serving)
         self._doors = Doors(
             inference=self._inference,
             reactor=self._reactor,
@@ -188,8 +188,8 @@ class RouterApp:
         )
         # Who starts and watches us asks the internal server how we are.
         inner = {m: r for m, r in restricted.items() if m not in HEALTH_CHECKS}
-        self._public = self._server(self._public_health, restricted)
-        self._internal = self._server(self._internal_health, inner, _KEEPALIVE)
+        self._public = self._server(self._health, restricted)
+        self._internal = self._server(self._health, inner, _KEEPALIVE)
         self._internal.add_method(SERVE_METHOD, self._inference.dispatcher.accept)
         self._doors.open_rest(
             self._internal, parse_restrictions(settings.http_restricted_api)
@@ -251,6 +251,8 @@ class RouterApp:
         return server
 
     def _is_serving(self, service: str) -> bool | None:
+        if service == ROUTER_PROCESS:
+            return True
         if not service or service in _PUBLIC_SERVICES:
             return self._inference.is_ready()
         if service in self._inference.table.models:
@@ -258,7 +260,7 @@ class RouterApp:
         return None
 
     def _readiness_changed(self) -> None:
-        self._public_health.changed()
+        self._health.changed()
 
     def _connect_reporter(self) -> None:
         control, reporter = self._control, self._reporter

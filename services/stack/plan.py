@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from services.core.health_names import ROUTER_PROCESS
 from services.stack.settings import StackSettings
 
 # How long a process may take to end after SIGTERM before it is killed. The router
@@ -14,12 +15,15 @@ ROUTER_EXTRA_GRACE_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcHealth:
-    """Ready once ``grpc.health.v1`` at the gRPC address ``target`` says SERVING.
+    """Ready once ``grpc.health.v1`` at a gRPC address says SERVING.
 
-    For a router that means that it can take requests, not that there are models.
+    Attributes:
+        target: The address.
+        service: What is asked for; empty: the server as a whole.
     """
 
     target: str
+    service: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +198,7 @@ def _router(settings: StackSettings, places: Places) -> ProcessSpec:
             *(() if limit is None else (f"--http-max-input-size={limit}",)),
             *settings.router_flags,
         ),
-        ready=GrpcHealth(target=places.router_target),
+        ready=GrpcHealth(target=places.router_target, service=ROUTER_PROCESS),
         stop_grace_s=settings.exit_timeout_s + ROUTER_EXTRA_GRACE_S,
     )
 

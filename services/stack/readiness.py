@@ -18,7 +18,10 @@ def is_ready(check: ReadyCheck) -> bool:
     """Probe once."""
     match check:
         case GrpcHealth():
-            return health_of(check.target, timeout_s=PROBE_TIMEOUT_S) == SERVING
+            health = health_of(
+                check.target, service=check.service, timeout_s=PROBE_TIMEOUT_S
+            )
+            return health == SERVING
         case RedisPing():
             return _answers_ping(check.path)
         case TcpConnect():

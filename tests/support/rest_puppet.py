@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import grpc
 from google.api.httpbody_pb2 import HttpBody
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from protos import rest_pb2
 
@@ -175,7 +175,9 @@ def main() -> None:
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     server = grpc.server(futures.ThreadPoolExecutor(16), options=LIMITS)
-    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+    healths = health.HealthServicer()
+    healths.set("nereid.router", health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(healths, server)
     services = (
         *rest_services(),
         bytes_service("inference.GRPCInferenceService", "ServerLive", b"\x08\x01"),

@@ -160,3 +160,11 @@ def test_expressions_stay_below_the_size_that_envoy_is_told_to_accept() -> None:
     for regex in named(json.loads(json.dumps(http_routes())), "regex"):
         assert re.compile(str(regex)).fullmatch("/v2/models/a/x/y/z") is None
         assert len(str(regex)) < 2500
+
+
+def test_a_router_is_asked_whether_it_is_up_not_whether_its_models_are() -> None:
+    asked = {
+        name: cluster(name)["health_checks"][0]["grpc_health_check"]["service_name"]
+        for name in ("router", "control")
+    }
+    assert asked == {"router": "nereid.router", "control": ""}

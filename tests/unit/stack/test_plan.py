@@ -98,7 +98,9 @@ def test_foreign_programs_show_their_role(name: str, shown: str) -> None:
 def test_checks_ask_what_the_process_can_answer() -> None:
     assert spec("redis").ready == RedisPing(path="/run/n/redis.sock")
     assert spec("control").ready == GrpcHealth(target="unix:/run/n/control.sock")
-    assert spec("router").ready == GrpcHealth(target="unix:/run/n/router.sock")
+    assert spec("router").ready == GrpcHealth(
+        target="unix:/run/n/router.sock", service="nereid.router"
+    )
 
 
 def test_every_repository_is_handed_to_control_in_order() -> None:
