@@ -1,10 +1,13 @@
 """Processes killed and stopped under load: it costs time, not answers."""
 
 import contextlib
+import json
 import os
 import signal
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +65,17 @@ def is_managed(stack: Stack) -> bool:
         return True
 
 
+def ask_by_rest(stack: Stack) -> None:
+    tensors = [
+        {"name": name, "datatype": "INT32", "shape": [1, 16], "data": [0] * 16}
+        for name in ("INPUT0", "INPUT1")
+    ]
+    url = f"http://127.0.0.1:{stack.http}/v2/models/simple/infer"
+    body = json.dumps({"inputs": tensors}).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, body)) as response:
+        assert response.status == 200
+
+
 def kill(stack: Stack, role: str) -> int:
     process = stack.process_of(role)
     os.kill(process, signal.SIGKILL)
@@ -117,4 +131,8 @@ def test_without_a_worker_every_request_is_refused_in_time(stack: Stack) -> None
             assert ask(client) == error
             assert time.monotonic() - began < 1
             assert not is_ready(stack)
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                ask_by_rest(stack)
+            assert caught.value.code == 503
+            assert caught.value.headers["Retry-After"] == "1"
         wait_until(lambda: ask(client) == "", within_s=10)
