@@ -105,7 +105,7 @@ def _require_equal(one: _Use, other: _Use, where: str) -> None:
             f"{other.model}"
         )
         raise ConfigError(msg)
-    if _fits(one.dims, other.dims) or _fits(one.full_dims, other.full_dims):
+    if _fits(one.full_dims, other.full_dims):
         return
     msg = (
         f"{where}inconsistent shape: {_text(one.full_dims)} is inferred from model "

@@ -223,3 +223,22 @@ def test_a_step_may_leave_out_optional_inputs_only(*, optional: bool) -> None:
     else:
         with pytest.raises(ConfigError, match="input B of model a is required"):
             require_members(graph, {("a", None): member})
+
+
+@pytest.mark.parametrize(("dims", "fits"), [("[ -1, 1 ]", True), ("1", False)])
+def test_an_ensemble_without_batching_says_what_its_members_call_the_batch(
+    dims: str, *, fits: bool
+) -> None:
+    graph = from_proto(
+        parse(
+            'name: "e" platform: "ensemble"'
+            f' input {{ name: "A" data_type: TYPE_INT8 dims: {dims} }}'
+            f' output {{ name: "C" data_type: TYPE_INT8 dims: {dims} }}'
+            f" ensemble_scheduling {{ {step('a', 'A', 'C')} }}"
+        ).message
+    )
+    if fits:
+        require_members(graph, {("a", None): member_a()})
+    else:
+        with pytest.raises(ConfigError, match="inconsistent shape"):
+            require_members(graph, {("a", None): member_a()})

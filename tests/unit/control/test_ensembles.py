@@ -142,6 +142,44 @@ def test_ensembles_of_ensembles_follow_from_the_inside_out() -> None:
     assert (world.state("a"), world.state("e")) == (UNAVAILABLE, UNAVAILABLE)
 
 
+def test_the_innermost_member_brings_ensembles_of_any_depth() -> None:
+    depth = 6
+    # Their names are in the wrong order, too.
+    chain = [ensemble((f"e{i + 1}", None), name=f"e{i}") for i in range(depth)]
+    world = world_of(*chain, ensemble(name=f"e{depth}"), spec())
+    world.obey()
+    assert {world.state(each.model) for each in chain} == {READY}
+
+
+def test_a_step_without_a_version_means_the_newest() -> None:
+    seen = []
+
+    def check(spec: VersionSpec, members: Mapping[Member, VersionSpec]) -> str:
+        del spec
+        seen.append(members["m", None].version)
+        return ""
+
+    world = World(Reconciler(place_two, check))
+    world.join("w1")
+    world.desire(spec(version=1), spec(version=2))
+    world.obey()
+    world.desire(ensemble())
+    assert set(seen) == {2}
+
+
+def test_a_version_that_departs_takes_the_ensemble_that_names_it() -> None:
+    world = world_of(spec(version=1), ensemble(("m", 1)))
+    world.obey()
+    assert world.state("e") is READY
+    world.desire(spec(version=2))
+    assert world.state("e") is READY
+    world.obey()
+    assert world.route("e")[:2] == (
+        UNAVAILABLE,
+        "ensemble 'e' depends on 'm' whose required version 1 is not loaded",
+    )
+
+
 @pytest.mark.parametrize(
     ("specs", "path"),
     [

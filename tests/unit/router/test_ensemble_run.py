@@ -10,11 +10,13 @@ import pytest
 
 from protos import inference_pb2 as pb
 from protos import worker_pb2
+from services.core.errors import InvalidRequestError
 from services.core.model_config import DynamicBatching, ModelConfig
 from services.core.model_config_scheduling import QueuePolicy
+from services.router.admission import Admission
 from services.router.route_table import Route, RouteTable
 from tests.unit.router.ensembles import DIAMOND, ensemble, step
-from tests.unit.router.routes import add_sub, route
+from tests.unit.router.routes import add_sub, add_sub_request, route
 from tests.unit.router.running import PuppetWorker, RunningRouter, running_router
 from tests.unit.router.summing import add, raw, sums, value_of
 
@@ -352,3 +354,96 @@ def test_an_ensemble_counts_its_own_requests(chain: Chain) -> None:
     assert counted.compute.count == 1
     assert counted.others["fail.count"] == 1
     assert counted.others["fail.BACKEND"] == 1
+
+
+def test_nothing_more_is_submitted_once_a_step_is_refused(
+    router: RunningRouter,
+) -> None:
+    both = ensemble(
+        step("second", {"INPUT0": "A"}, {"OUTPUT0": "Y"}),
+        step("first", {"INPUT0": "A"}, {"OUTPUT0": "Z"}),
+        outputs="YZ",
+    )
+    router.apply(table(member("first"), add_sub("second"), ens=both))
+    first, _ = router.worker(11), router.worker(12)
+    assert "expected 2 inputs" in failure_of(router.infer(ask(1)))[1]
+    direct = ask(1, id="direct")
+    direct.model_name, direct.inputs[0].name = "first", "INPUT0"
+    router.infer(direct)
+    assert [request.id for request in add(first)] == ["direct"]
+
+
+def test_a_client_that_left_is_not_waited_for(chain: Chain) -> None:
+    router, first, _ = chain
+    late = router.infer(ask(1), timeout=0.05)
+    held = first.next_batch()
+    assert failure_of(late)[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+    first.answers.put(sums(held))
+    applied = router.apply(RouteTable.of([], names=["ens"]))
+    assert applied.wait(5)
+
+
+def test_an_ensemble_whose_model_is_not_routed_refuses(router: RunningRouter) -> None:
+    router.apply(
+        RouteTable.of(
+            [route(member("first"), generation=11), route(CHAIN, generation=ENSEMBLE)]
+        )
+    )
+    first = router.worker(11)
+    assert failure_of(router.infer(ask()))[0] is grpc.StatusCode.UNAVAILABLE
+    direct = ask(1)
+    direct.model_name, direct.inputs[0].name = "first", "INPUT0"
+    future = router.infer(direct)
+    add(first)
+    future.result(timeout=5)
+    assert not router.inference.is_model_ready("ens", "")
+
+
+def classes_of(name: str) -> pb.ModelInferRequest.InferRequestedOutputTensor:
+    wanted = pb.ModelInferRequest.InferRequestedOutputTensor(name=name)
+    wanted.parameters["classification"].int64_param = 2
+    return wanted
+
+
+def test_the_form_of_an_output_is_the_wish_to_the_step_that_writes_it(
+    chain: Chain,
+) -> None:
+    router, first, second = chain
+    router.infer(ask(1, outputs=[classes_of("Z")]))
+    (one,) = add(first)
+    (two,) = add(second)
+    assert not one.outputs[0].parameters
+    assert two.outputs[0].parameters["classification"].int64_param == 2
+
+
+def test_an_output_that_a_step_reads_cannot_have_another_form(
+    router: RunningRouter,
+) -> None:
+    read = ensemble(
+        step("first", {"INPUT0": "A"}, {"OUTPUT0": "Y"}),
+        step("second", {"INPUT0": "Y"}, {"OUTPUT0": "Z"}),
+        outputs="YZ",
+    )
+    router.apply(table(member("first"), member("second"), ens=read))
+    refused = router.infer(ask(1, outputs=[classes_of("Y"), classes_of("Z")]))
+    assert "output 'Y' of ensemble 'ens' is an input" in failure_of(refused)[1]
+
+
+def test_a_step_is_judged_by_the_version_it_goes_to() -> None:
+    current = route(add_sub(max_batch_size=8), generation=2)
+    pinned = route(add_sub(max_batch_size=2), generation=1)
+    admission = Admission(RouteTable.of([current]))
+    large = add_sub_request(rows=4).SerializeToString()
+    admission.admit(large)
+    with pytest.raises(InvalidRequestError, match="must be <= 2"):
+        admission.admit_to(pinned, large)
+
+
+def test_what_an_old_version_takes_is_not_learned_for_the_new_one() -> None:
+    current = route(add_sub(max_batch_size=2), generation=2)
+    pinned = route(add_sub(max_batch_size=8), generation=1)
+    admission = Admission(RouteTable.of([current]))
+    large = add_sub_request(rows=4).SerializeToString()
+    assert admission.admit_to(pinned, large)[0].rows == 4
+    with pytest.raises(InvalidRequestError, match="must be <= 2"):
+        admission.admit(large)
