@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from services.control import trace_config
+from services.control import otel_export, otel_options, trace_config
 from services.control.catalog_settings import (
     EVERY_MODEL,
     CatalogSettings,
@@ -15,6 +15,8 @@ from services.control.catalog_settings import (
 from services.control.live_settings import StartSettings
 from services.control.metrics_settings import MetricsSettings, parse_metrics_config
 from services.control.preparation import CompletionSettings
+from services.control.trace_config import TraceConfig
+from services.control.trace_settings import OPENTELEMETRY_MODE
 from services.core import flags, logs
 
 _MAX_BATCH_SIZE: Final = "default-max-batch-size"
@@ -66,7 +68,7 @@ def parse(argv: list[str]) -> ControlSettings:
         live = StartSettings(
             log=logs.settings_from(os.environ, verbose=options.log_verbose),
             log_file=options.log_file,
-            trace=trace_config.read(options.trace_config),
+            trace=_trace_config(options.trace_config),
         )
     except ValueError as error:
         parser.error(str(error))
@@ -92,6 +94,23 @@ def parse(argv: list[str]) -> ControlSettings:
             override_root=options.override_directory,
         ),
     )
+
+
+def _trace_config(arguments: Iterable[str]) -> TraceConfig:
+    """Return what the ``--trace-config`` flags say.
+
+    Raises:
+        ValueError: they make no sense, or want what is not installed.
+    """
+    config = trace_config.read(arguments)
+    if config.mode == OPENTELEMETRY_MODE:
+        otel_options.read_options(config.options)
+        if not otel_export.is_installed():
+            raise ValueError(
+                "--trace-config: mode opentelemetry needs the extra 'otel':"
+                " pip install nereid[otel]"
+            )
+    return config
 
 
 def max_batch_sizes(settings: Iterable[str]) -> dict[str, int]:

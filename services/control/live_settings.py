@@ -7,12 +7,18 @@ import structlog
 
 from services.control import log_settings, trace_settings_text
 from services.control.log_switch import LogSwitch
+from services.control.otel_export import OtelExporter
+from services.control.otel_options import read_options
 from services.control.router_links import RouterLink
 from services.control.store import Store
 from services.control.supervisor import Supervisor
 from services.control.trace_config import TraceConfig
 from services.control.trace_files import TraceFiles
-from services.control.trace_settings import TraceSettings, initial
+from services.control.trace_settings import (
+    OPENTELEMETRY_MODE,
+    TraceSettings,
+    initial,
+)
 from services.control.traces import Traces
 from services.control.worker_links import WorkerLink
 from services.core.logs import LogSettings
@@ -84,6 +90,7 @@ async def live_settings(
                 _TRACE, trace_settings_text.to_text(settings)
             ),
             TraceFiles(config.file),
+            _exporter(config),
         ),
         log=LogSwitch(
             start.log,
@@ -96,6 +103,12 @@ async def live_settings(
             restored=_restored_log(start.log, stored.get(_LOG, "")),
         ),
     )
+
+
+def _exporter(config: TraceConfig) -> OtelExporter | None:
+    if config.mode != OPENTELEMETRY_MODE:
+        return None
+    return OtelExporter(read_options(config.options))
 
 
 def _restored_trace(start: TraceSettings, text: str) -> TraceSettings:

@@ -44,6 +44,9 @@ class Trace:
         inputs: Empty unless the level asks for tensors.
         outputs: The same.
         children: What an ensemble made of it.
+        traceparent: The caller's W3C trace context; may be empty.
+        wall_clock_offset_ns: What makes nanoseconds since 1970 of a timestamp.
+        error: Why it failed; empty if it did not.
     """
 
     model: str
@@ -53,6 +56,9 @@ class Trace:
     inputs: tuple[TensorText, ...] = ()
     outputs: tuple[TensorText, ...] = ()
     children: Sequence["Trace"] = ()
+    traceparent: str = ""
+    wall_clock_offset_ns: int = 0
+    error: str = ""
 
 
 def records_of(trace: Trace, first_id: int) -> tuple[tuple[str, ...], int]:

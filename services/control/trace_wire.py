@@ -51,6 +51,10 @@ def _scope(settings: TraceSettings, scope: TraceScope) -> control_pb2.TraceScope
 
 def trace_from_proto(message: control_pb2.TracedRequest) -> Trace:
     """Return what a router says of a traced request."""
+    return _trace(message, message.wall_clock_offset_ns)
+
+
+def _trace(message: control_pb2.TracedRequest, offset_ns: int) -> Trace:
     return Trace(
         model=message.model,
         version=message.version,
@@ -58,7 +62,10 @@ def trace_from_proto(message: control_pb2.TracedRequest) -> Trace:
         timestamps=tuple((each.name, each.ns) for each in message.timestamps),
         inputs=_inputs(message.request),
         outputs=_outputs(message.response),
-        children=tuple(map(trace_from_proto, message.children)),
+        children=tuple(_trace(child, offset_ns) for child in message.children),
+        traceparent=message.traceparent,
+        wall_clock_offset_ns=offset_ns,
+        error=message.error,
     )
 
 

@@ -7,7 +7,7 @@ written for all of them.
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from services.control.commands import SetTraces
 from services.control.router_links import RouterLink, RouterLinks
@@ -15,9 +15,22 @@ from services.control.trace_book import Page, TraceBook
 from services.control.trace_files import TraceFiles
 from services.control.trace_records import Trace, records_of
 from services.control.trace_settings import TraceChange, TraceSettings
+from services.control.trace_spans import SpanRecord, spans_of
 
 # A router looks at its stream 50 times a second.
 PATIENCE_S: Final = 1.0
+
+
+class SpanExporter(Protocol):
+    """Sends spans to where they are looked at."""
+
+    def export(self, root: SpanRecord, traceparent: str) -> None:
+        """Send a request's span and all within it; never blocks."""
+        ...
+
+    def close(self) -> None:
+        """Send what waits; returns within seconds."""
+        ...
 
 
 class Traces:
@@ -29,6 +42,7 @@ class Traces:
         routers: RouterLinks,
         save: Callable[[TraceSettings], None],
         files: TraceFiles,
+        exporter: SpanExporter | None = None,
     ) -> None:
         """Trace by ``settings``.
 
@@ -37,11 +51,13 @@ class Traces:
             routers: Are told of every change.
             save: Remembers the settings.
             files: Are written to.
+            exporter: Gets what is traced in place of the files.
         """
         self._settings = settings
         self._routers = routers
         self._save = save
         self._files = files
+        self._exporter = exporter
         self._book = TraceBook()
         self._book.begin(settings.scopes())
         self._revision = 1
@@ -113,6 +129,11 @@ class Traces:
 
     def ended(self, router_id: str, session: int, trace: Trace) -> None:
         """Take in what a router saw of a traced request."""
+        if self._exporter is not None:
+            root, self._next_id = spans_of(trace, self._next_id)
+            if root is not None:
+                self._exporter.export(root, trace.traceparent)
+            return
         records, self._next_id = records_of(trace, self._next_id)
         self._write(self._book.ended(router_id, session, records))
 
@@ -123,9 +144,11 @@ class Traces:
         self._notice()
 
     def close(self) -> None:
-        """Write what is left, and end the files."""
+        """Write or send what is left."""
         self._write(self._book.close())
         self._files.close()
+        if self._exporter is not None:
+            self._exporter.close()
 
     def _publish(self) -> None:
         self._revision += 1

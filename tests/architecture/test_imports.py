@@ -42,6 +42,7 @@ PURE: Final = (
     "control/model_registry.py",
     "control/prometheus.py",
     "control/reconciler.py",
+    "control/otel_options.py",
     "control/repository_index.py",
     "control/route_table.py",
     "control/router_acknowledgements.py",
@@ -52,6 +53,7 @@ PURE: Final = (
     "control/trace_setting_values.py",
     "control/trace_settings.py",
     "control/trace_settings_text.py",
+    "control/trace_spans.py",
     "control/statistics_keys.py",
     "control/statistics_totals.py",
     "router/admission.py",
@@ -223,6 +225,11 @@ def test_a_pure_module_can_neither_wait_nor_look_around() -> None:
 def test_only_the_store_speaks_to_redis() -> None:
     found = {module: packages_of(module) & {"redis"} for module in modules()}
     assert offenders(found).keys() <= {"control/store.py"}
+
+
+def test_only_the_exporter_imports_opentelemetry() -> None:
+    found = {module: packages_of(module) & {"opentelemetry"} for module in modules()}
+    assert offenders(found).keys() <= {"control/otel_export.py"}
 
 
 def test_only_backends_import_a_runtime() -> None:
