@@ -324,11 +324,16 @@ class LoadModel(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     VERSION_DIRECTORY_FIELD_NUMBER: _builtins.int
     INSTANCES_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     model_name: _builtins.str
     model_version: _builtins.int
     version_directory: _builtins.str
     """Absolute path of the folder <repository>/<model>/<version>."""
+    fingerprint: _builtins.str
+    """Equal for generations that differ only in their instance groups and version
+    policy; "" if it is not known. A worker may share instances between them.
+    """
     @_builtins.property
     def config(self) -> _model_config_pb2.ModelConfig:
         """Complete: nothing is left to default."""
@@ -344,10 +349,11 @@ class LoadModel(_message.Message):
         config: _model_config_pb2.ModelConfig | None = ...,
         version_directory: _builtins.str = ...,
         instances: _abc.Iterable[Global___Instance] | None = ...,
+        fingerprint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "generation", b"generation", "instances", b"instances", "model_name", b"model_name", "model_version", b"model_version", "version_directory", b"version_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "fingerprint", b"fingerprint", "generation", b"generation", "instances", b"instances", "model_name", b"model_name", "model_version", b"model_version", "version_directory", b"version_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -107,6 +107,8 @@ class VersionSpec:
         fingerprint: Equal for equal files and an equal configuration, the version
             policy left out, and only then.
         refusal: Not empty: it can never be loaded, for this reason.
+        content: As ``fingerprint``, the instance groups left out as well; "" if it is
+            not known: workers share instances of equal content.
         members: What an ensemble's steps call; () for everything that a worker
             executes.
     """
@@ -118,6 +120,7 @@ class VersionSpec:
     directory: str
     fingerprint: str
     refusal: str = ""
+    content: str = ""
     members: tuple[Member, ...] = ()
 
     @property

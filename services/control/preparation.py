@@ -191,11 +191,14 @@ def _specs(
     refusals: dict[int, str],
 ) -> tuple[VersionSpec, ...]:
     config = message.SerializeToString(deterministic=True)
-    # Which versions are served beside it makes no difference to a version.
+    # Which versions are served beside it makes no difference to a version, nor does
+    # to an instance how many others there are.
     own = ModelConfig()
     own.CopyFrom(message)
     own.ClearField("version_policy")
     own_config = own.SerializeToString(deterministic=True)
+    own.ClearField("instance_group")
+    loaded_config = own.SerializeToString(deterministic=True)
     return tuple(
         VersionSpec(
             model=folder.name,
@@ -203,11 +206,17 @@ def _specs(
             config=config,
             backend=message.backend,
             directory=folder.version_directory(version),
-            fingerprint=hashlib.sha256(
-                own_config + folder.fingerprints.get(version, "").encode()
-            ).hexdigest(),
+            fingerprint=_digest(own_config, folder, version),
+            content=_digest(loaded_config, folder, version),
             refusal=refusals.get(version, ""),
             members=() if version in refusals else members_of(message),
         )
         for version in versions
     )
+
+
+def _digest(config: bytes, folder: ModelFolder, version: int) -> str:
+    files = folder.fingerprints.get(version, "")
+    where = folder.version_directory(version)
+    text = config + f"\0{where}\0{files}".encode(errors="surrogateescape")
+    return hashlib.sha256(text).hexdigest()

@@ -78,6 +78,7 @@ def _generation_to_json(generation: Generation) -> dict[str, object]:
         "backend": spec.backend,
         "directory": spec.directory,
         "fingerprint": spec.fingerprint,
+        "content": spec.content,
         "members": spec.members,
         "placed": {
             worker_id: [[each.name, each.group] for each in instances]
@@ -102,6 +103,7 @@ def _generation_from_json(number: int, fields: dict[str, object]) -> Generation:
             backend=str(fields["backend"]),
             directory=str(fields["directory"]),
             fingerprint=str(fields["fingerprint"]),
+            content=str(fields.get("content", "")),
             members=_members_from_json(fields.get("members", [])),
         ),
         state=ModelState(fields["state"]),

@@ -134,6 +134,7 @@ def _load_to_proto(order: LoadInstances) -> control_pb2.LoadModel:
         model_version=order.spec.version,
         config=ModelConfig.FromString(order.spec.config),
         version_directory=order.spec.directory,
+        fingerprint=order.spec.content,
         instances=[
             control_pb2.Instance(name=each.name, group=each.group)
             for each in order.instances

@@ -218,6 +218,7 @@ class ControlClient:
                     InstancePlace(name=instance.name, group=instance.group)
                     for instance in load.instances
                 ),
+                fingerprint=load.fingerprint,
             )
         except (ServingError, ValueError) as error:
             self._reports.load_failed(load.generation, describe(error))

@@ -34,9 +34,13 @@ from services.worker.labels import read_labels
 from services.worker.memory import MemoryUse, measure
 from services.worker.peers import Peers
 from services.worker.request_execution import RequestExecution
+from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
 from services.worker.signature import Signature
 from services.worker.streamed_execution import StreamedExecution
 from services.worker.warmup import warm_up
+
+# Unloading is mostly waiting for models that finalize.
+_UNLOADING_THREADS: Final = 16
 
 # What precedes a message in the repository index, by the kind of error.
 _KINDS: Final = (
@@ -56,11 +60,14 @@ class LoadOrder:
         generation: Told apart by control: a reload is a new one.
         source: What to load.
         places: Its instances.
+        fingerprint: Equal for what differs only in its instance groups; "" if it
+            is not known.
     """
 
     generation: int
     source: ModelSource
     places: tuple[InstancePlace, ...]
+    fingerprint: str = ""
 
 
 class Reports(Protocol):
@@ -92,7 +99,7 @@ Dial: TypeAlias = Callable[[LoadOrder, str, str], Stream]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loaded:
-    backends: tuple[AnyBackend, ...]
+    seats: tuple[Seat, ...]
     instances: tuple[Instance, ...]
     memory: MemoryUse
 
@@ -127,6 +134,7 @@ class Loader:
         self._clock = clock
         self._reports = reports
         self._peers = Peers()
+        self._seats = Seats()
         self._lock = threading.Lock()
         self._endpoints: tuple[str, ...] = ()
         # None while it is being loaded.
@@ -163,9 +171,12 @@ class Loader:
     def unload(self, generation: int) -> None:
         """Begin to unload, now or as soon as it is loaded."""
         with self._lock:
-            if self._models.get(generation, self) is None:
+            loaded = self._models.get(generation)
+            if loaded is None and generation in self._models:
                 self._unwanted.add(generation)
                 return
+        if loaded is not None:
+            self._seats.retire(loaded.seats)
         self._threads.submit(self._unload, generation)
 
     def inspect(self, inspection: int, source: ModelSource) -> None:
@@ -187,9 +198,10 @@ class Loader:
             thread.start()
         for thread in threads:
             thread.join()
-        for model in loaded:
-            for backend in model.backends:
-                backend.unload()
+        seats = (seat for model in loaded for seat in model.seats)
+        backends = self._seats.release(seats)
+        with ThreadPoolExecutor(_UNLOADING_THREADS, "unload") as unloading:
+            list(unloading.map(lambda backend: backend.unload(), backends))
         self._peers.close()
 
     def _load(self, order: LoadOrder) -> None:
@@ -223,24 +235,55 @@ class Loader:
     def _make(self, order: LoadOrder, source: ModelSource) -> _Loaded:
         """Load a model and warm its instances up; they dial nobody yet."""
         before = measure(source.device)
+        keys = [seat_key(source, place, order.fingerprint) for place in order.places]
+        found = [self._seats.take(key) for key in keys]
+        missing = [
+            (place, key)
+            for place, key, seat in zip(order.places, keys, found, strict=True)
+            if seat is None
+        ]
+        try:
+            fresh = self._make_seats(source, missing)
+        except Exception:
+            for backend in self._seats.release(seat for seat in found if seat):
+                _unload(backend)
+            raise
+        self._seats.offer(fresh)
+        rest = iter(fresh)
+        seats = tuple(seat or next(rest) for seat in found)
+        instances = tuple(
+            Instance(place.name, seat.run, partial(self._dial, order, place.name))
+            for place, seat in zip(order.places, seats, strict=True)
+        )
+        memory = measure(source.device).since(before)
+        return _Loaded(seats=seats, instances=instances, memory=memory)
+
+    def _make_seats(
+        self,
+        source: ModelSource,
+        missing: Sequence[tuple[InstancePlace, SeatKey | None]],
+    ) -> tuple[Seat, ...]:
+        """Load the instances that nobody has yet, and warm them up."""
+        if not missing:
+            return ()
+        places = [place for place, _ in missing]
         labels = read_labels(source)
-        backends = tuple(self._find_runtime(source).load(source, order.places))
+        backends = tuple(self._find_runtime(source).load(source, places))
         try:
             signature = Signature.from_config(source.config, source.version, labels)
             runs = [
-                (place.name, _run(signature, backend, self._clock))
-                for place, backend in zip(order.places, backends, strict=True)
+                exclusive(_run(signature, backend, self._clock)) for backend in backends
             ]
-            warm_up(source, runs)
+            names = [place.name for place in places]
+            warm_up(source, list(zip(names, runs, strict=True)))
         except Exception:
             for backend in backends:
                 _unload(backend)
             raise
-        instances = tuple(
-            Instance(name, run, partial(self._dial, order, name)) for name, run in runs
+        return tuple(
+            Seat(backend=backend, run=run, key=key)
+            for (_, key), backend, run in zip(missing, backends, runs, strict=True)
         )
-        memory = measure(source.device).since(before)
-        return _Loaded(backends=backends, instances=instances, memory=memory)
 
     def _unload(self, generation: int) -> None:
         with self._lock:
@@ -248,7 +291,7 @@ class Loader:
         if model is not None:
             for instance in model.instances:
                 instance.stop()
-            for backend in model.backends:
+            for backend in self._seats.release(model.seats):
                 _unload(backend)
             del model
             gc.collect()

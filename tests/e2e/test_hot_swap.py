@@ -188,6 +188,37 @@ def test_more_instances_are_no_reason_to_drop_a_request(
     assert config["instance_group"][0]["count"] == 3
 
 
+COUNTING = """
+import os
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        process = pb_utils.Tensor("Y", np.full((1, 4), os.getpid(), np.int32))
+        return [pb_utils.InferenceResponse([process]) for _ in requests]
+"""
+
+
+def test_an_instance_lives_on_when_others_join_it(
+    repository: Path,
+    client: Any,  # noqa: ANN401
+) -> None:
+    folder = repository / "counting"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text("import numpy as np\n" + COUNTING)
+    python = CONFIG.replace("onnxruntime", "python")
+    (folder / "config.pbtxt").write_text(python)
+    client.load_model("counting")
+    first = ask(client, "counting")
+    place(folder / "config.pbtxt", python.replace("count: 1", "count: 2").encode())
+    client.load_model("counting")
+    assert first in {ask(client, "counting") for _ in range(20)}
+    place(folder / "config.pbtxt", python.encode())
+    client.load_model("counting")
+    assert {ask(client, "counting") for _ in range(5)} == {first}
+    client.unload_model("counting")
+
+
 def test_an_identical_load_loads_nothing(
     stack: Stack,
     adder: Path,

@@ -188,6 +188,35 @@ def test_a_model_that_fails_its_warm_up_is_not_kept(stage: Stage) -> None:
     assert stage.dialled == []
 
 
+def test_more_instances_load_only_what_is_missing(stage: Stage) -> None:
+    stage.loader.connect(["r1"])
+    first = replace(stage.order(7), fingerprint="same")
+    stage.loader.load(first)
+    assert stage.reports.next() == ("loaded", 7)
+    stage.routers.accept()
+    (kept,) = stage.runtime.backends
+    stage.loader.load(replace(stage.order(8, instances=2), fingerprint="same"))
+    assert stage.reports.next() == ("loaded", 8)
+    assert len(stage.runtime.backends) == 1  # of the second loading
+    assert stage.runtime.backends[0] is not kept
+    assert sorted(stage.dialled)[1:] == [(8, "m_0_0", "r1"), (8, "m_0_1", "r1")]
+
+
+def test_a_backend_that_was_taken_over_outlives_its_first_generation(
+    stage: Stage,
+) -> None:
+    for generation in (7, 8):
+        stage.loader.load(replace(stage.order(generation), fingerprint="same"))
+        assert stage.reports.next() == ("loaded", generation)
+    (kept,) = stage.runtime.backends
+    stage.loader.unload(7)
+    assert stage.reports.next() == ("unloaded", 7)
+    assert not kept.is_unloaded
+    stage.loader.unload(8)
+    assert stage.reports.next() == ("unloaded", 8)
+    assert kept.is_unloaded
+
+
 def test_routers_that_come_later_are_dialled_by_all_instances(stage: Stage) -> None:
     stage.loader.load(stage.order(instances=2))
     assert stage.reports.next() == ("loaded", 7)
