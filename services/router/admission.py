@@ -117,16 +117,17 @@ def admit_in_full(
 ) -> tuple[Verdict, bytes]:
     """Parse and validate a request without any shortcut; as ``Admission.admit``.
 
-    ``route`` is looked up unless it is given.
+    ``route`` is looked up unless it is given, for the step of an ensemble.
     """
     try:
         request = Request.FromString(body)
     except DecodeError as error:
         message = "Unable to parse request"
         raise InternalError(message) from error
+    is_step = route is not None
     route = route or table.find(request.model_name, request.model_version)
     _check_parameters(request)
-    body, contents = normal_sources(request, body, registry)
+    body, contents = normal_sources(request, body, registry, is_step=is_step)
     config = route.config
     inputs = {tensor.name: tensor for tensor in request.inputs}
     where = _request_id(request)

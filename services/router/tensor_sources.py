@@ -41,7 +41,11 @@ class Sources(NamedTuple):
 
 
 def normal_sources(
-    request: Request, body: bytes, registry: SharedMemoryRegistry
+    request: Request,
+    body: bytes,
+    registry: SharedMemoryRegistry,
+    *,
+    is_step: bool = False,
 ) -> Sources:
     """Return ``body`` in the form that workers know; the same bytes if it has it.
 
@@ -49,20 +53,21 @@ def normal_sources(
         request: Parsed from ``body``; changed.
         body: As the client sent it.
         registry: Knows the regions.
+        is_step: An ensemble sends it, from a request that was in this form.
 
     Raises:
         InvalidRequestError: an input without contents, with several, or contents
             for no input; a parameter of a wrong type; a region too small.
         ModelNotFoundError: an unknown region.
     """
-    regions = [_region(tensor, registry) for tensor in request.inputs]
+    regions = [_region(each, registry, is_step=is_step) for each in request.inputs]
     is_normal = not any(regions)
     contents = _contents(request, regions)
     if contents and not request.raw_input_contents:
         is_normal = False
     for output in request.outputs:
         if output.parameters:
-            region = _region(output, registry)
+            region = _region(output, registry, is_step=is_step)
             _check_classification(output, region)
             is_normal = is_normal and region is None
             _write(output, region)
@@ -120,13 +125,18 @@ def _contents(
 
 
 def _region(
-    tensor: InputTensor | OutputTensor, registry: SharedMemoryRegistry
+    tensor: InputTensor | OutputTensor,
+    registry: SharedMemoryRegistry,
+    *,
+    is_step: bool,
 ) -> SharedMemoryRegion | None:
     """Return where a tensor is in shared memory, None if it is not there."""
     parameters = tensor.parameters
     if not parameters:
         return None
     if REGION_PARAMETER in parameters:
+        if is_step:
+            return SharedMemoryRegion.decode(parameters[REGION_PARAMETER].string_param)
         message = f"parameter '{REGION_PARAMETER}' is reserved"
         raise InvalidRequestError(message)
     if _REGION not in parameters:

@@ -7,6 +7,7 @@ import pytest
 
 from services.control.events import (
     InstancesFailed,
+    InstancesLoaded,
     LoadEnded,
     ModelDropped,
     RecoveryOver,
@@ -173,7 +174,9 @@ def test_a_version_that_departs_takes_the_ensemble_that_names_it() -> None:
     assert world.state("e") is READY
     world.desire(spec(version=2))
     assert world.state("e") is READY
-    world.obey()
+    loaded = world.orders.pop().generation
+    world.step(InstancesLoaded(worker_id="w1", generation=loaded))
+    assert world.state("m", 1) is not READY
     assert world.route("e")[:2] == (
         UNAVAILABLE,
         "ensemble 'e' depends on 'm' whose required version 1 is not loaded",

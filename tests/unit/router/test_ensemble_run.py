@@ -13,6 +13,7 @@ from protos import worker_pb2
 from services.core.errors import InvalidRequestError
 from services.core.model_config import DynamicBatching, ModelConfig
 from services.core.model_config_scheduling import QueuePolicy
+from services.core.shared_memory_region import REGION_PARAMETER
 from services.router.admission import Admission
 from services.router.route_table import Route, RouteTable
 from tests.unit.router.ensembles import DIAMOND, ensemble, step
@@ -447,3 +448,18 @@ def test_what_an_old_version_takes_is_not_learned_for_the_new_one() -> None:
     assert admission.admit_to(pinned, large)[0].rows == 4
     with pytest.raises(InvalidRequestError, match="must be <= 2"):
         admission.admit(large)
+
+
+def test_tensors_in_shared_memory_go_on_to_the_steps() -> None:
+    request = add_sub_request()
+    for tensor in request.inputs:
+        tensor.parameters[REGION_PARAMETER].string_param = "0:64:key"
+    wanted = request.outputs.add(name="OUTPUT0")
+    wanted.parameters[REGION_PARAMETER].string_param = "64:64:key"
+    del request.raw_input_contents[:]
+    table = RouteTable.of([route(add_sub())])
+    body = request.SerializeToString()
+    _, normal = Admission(table).admit_to(route(add_sub()), body)
+    assert pb.ModelInferRequest.FromString(normal) == request
+    with pytest.raises(InvalidRequestError, match="is reserved"):
+        Admission(table).admit(body)
