@@ -5,7 +5,7 @@ batcher whenever either side changes. All on the reactor's thread.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import grpc
@@ -22,10 +22,11 @@ from services.core.errors import (
 from services.core.statistics_fields import FailureReason
 from services.core.wire_format import WireFormatError
 from services.router.alarm import Alarm
-from services.router.batch_response import Reply, replies_of, timing_of
-from services.router.batcher import Batcher, BatchPolicy
+from services.router.batch_response import replies_of, timing_of
+from services.router.batcher import Batcher
 from services.router.entrance import Entrance
 from services.router.in_order import InOrder
+from services.router.model_queue import policy_of, queue_of
 from services.router.pending_request import (
     Execution,
     Instance,
@@ -34,11 +35,10 @@ from services.router.pending_request import (
 )
 from services.router.queue_limits import QueueLimits
 from services.router.recovery import Recovery
-from services.router.request_queue import RequestQueue, needs_policies
-from services.router.request_timing import timing_suffix
 from services.router.retries import Isolation
 from services.router.route_table import Route
 from services.router.statistics import ModelStatistics, failure_reason
+from services.router.timed_requests import TimedRequests
 
 _log = structlog.get_logger(__name__)
 
@@ -48,28 +48,6 @@ _RESOURCE_EXHAUSTED: Final[int] = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 _IDEMPOTENT_PARAMETER: Final = "nereid_idempotent"
 _TIMEOUT_TEXT: Final = "Request timeout expired"
 _STOPPING_TEXT: Final = "the server is shutting down"
-
-
-def policy_of(route: Route, hold_until: int = 0) -> BatchPolicy:
-    """Return how requests for ``route`` are batched, by its configuration."""
-    config = route.config
-    batching = config.dynamic_batching
-    if batching is None:
-        return BatchPolicy(max_batch_size=max(config.max_batch_size, 1), max_requests=1)
-    return BatchPolicy(
-        max_batch_size=max(config.max_batch_size, 1),
-        preferred_batch_sizes=batching.preferred_batch_sizes,
-        max_queue_delay_ns=batching.max_queue_delay_ns,
-        hold_until=hold_until,
-    )
-
-
-def queue_of(route: Route) -> RequestQueue[PendingRequest] | None:
-    """Return an empty queue for ``route``; None if first in, first out will do."""
-    batching = route.config.dynamic_batching
-    if batching is None or not needs_policies(batching):
-        return None
-    return RequestQueue(batching)
 
 
 class Scheduler:
@@ -146,8 +124,7 @@ class Scheduler:
         self._unserved = Alarm(reactor, self._unserved_due)
         # Requests that are answered by streamed replies, beyond their execution.
         self._streaming = 0
-        # Whose clients asked for the times of their requests; few, if any.
-        self._timed: set[PendingRequest] = set()
+        self._timed = TimedRequests(route)
         self._on_quiet: Callable[[], None] | None = None
         self._is_closed = False
         # Whether anything but the common case has to be thought of.
@@ -201,7 +178,7 @@ class Scheduler:
                     return  # its answer, which waited for its turn, was counted
                 request = ordered
         self._batcher.remove(request)
-        self._timed.discard(request)
+        self._timed.forget((request,))
         waited_ns = self._now_ns() - request.enqueued_ns
         self.statistics.failed(waited_ns, FailureReason.CANCELED)
         self._check_quiet()
@@ -244,7 +221,7 @@ class Scheduler:
             timing, start = timing_of(message)
             replies = replies_of(message, start)
             if self._timed:
-                replies = self._with_times(replies, execution, timing, instance)
+                replies = self._timed.with_times(replies, execution, timing, instance)
             batch_rows = rows = answered = streamed = success_ns = 0
             for request, (response, error) in zip(batch, replies, strict=True):
                 batch_rows += request.rows
@@ -325,9 +302,7 @@ class Scheduler:
             return
         if self._order is not None:
             ordered = self._order.join(request)
-            if request in self._timed:
-                self._timed.remove(request)
-                self._timed.add(ordered)
+            self._timed.replace(request, ordered)
             request = ordered
         self._batcher.enqueue(request)
         self._arm_expiry()
@@ -345,29 +320,6 @@ class Scheduler:
             or not self._recovery.is_idle
             or not self._recovery.quarantine.is_empty(self._now_ns())
         )
-
-    def _with_times(
-        self,
-        replies: Iterator[Reply],
-        execution: Execution,
-        timing: tuple[int, int, int],
-        instance: Instance,
-    ) -> Iterator[Reply]:
-        """Yield ``replies``, those with their times whose clients asked for them."""
-        for request, (response, error) in zip(execution.batch, replies, strict=True):
-            if response is None or request not in self._timed:
-                yield response, error
-                continue
-            suffix = timing_suffix(
-                queue_ns=execution.dispatched_ns - request.enqueued_ns,
-                batch_size=execution.rows,
-                timing=timing,
-                retries=request.attempts,
-                worker=instance.worker,
-                version=self.route.version_text,
-            )
-            yield response + suffix, None
-        self._timed.difference_update(execution.batch)
 
     def _dispatch(self) -> None:
         idle = self._idle
@@ -487,7 +439,7 @@ class Scheduler:
     ) -> None:
         now_ns = self._now_ns()
         for request in requests:
-            self._timed.discard(request)
+            self._timed.forget((request,))
             if request.open:
                 refuse(request, error)
                 self.statistics.failed(

@@ -66,6 +66,7 @@ PURE: Final = (
     "router/in_order.py",
     "router/first_instances.py",
     "router/learned_headers.py",
+    "router/model_queue.py",
     "router/quarantine.py",
     "router/queue_limits.py",
     "router/recovery.py",
