@@ -13,14 +13,13 @@ from services.router.header_forwarding import HeaderForwarding
 from services.router.health import CHECK_METHOD, WATCH_METHOD, Health
 from services.router.infer_call import INFER_METHOD, infer_calls
 from services.router.inference import Inference
-from services.router.rest_infer_call import (
+from services.router.rest_generate_call import (
     GENERATE_METHOD,
     GENERATE_STREAM_METHOD,
-    REST_INFER_METHOD,
     GenerateDoor,
     GenerateStreamDoor,
-    RestInferDoor,
 )
+from services.router.rest_infer_call import REST_INFER_METHOD, RestInferDoor
 from services.router.rest_service import RestService, rest_calls
 from services.router.restricted_call import Guard
 from services.router.servicer import InferenceServicer

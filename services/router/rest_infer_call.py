@@ -22,7 +22,6 @@ from services.core.completion_queue import (
 )
 from services.core.errors import ServingError
 from services.router import (
-    rest_generate,
     rest_http_body,
     rest_request,
     rest_response,
@@ -42,8 +41,6 @@ from services.router.rest_status import (
 from services.router.retry_hint import http_hint
 
 REST_INFER_METHOD: Final = "/nereid.rest.RestService/ModelInfer"
-GENERATE_METHOD: Final = "/nereid.rest.RestService/ModelGenerate"
-GENERATE_STREAM_METHOD: Final = "/nereid.rest.RestService/ModelGenerateStream"
 
 _log = structlog.get_logger(__name__)
 _INLINE_BYTES: Final = 64 << 10
@@ -256,36 +253,3 @@ class RestInferDoor:
     ) -> RestInferCall:
         """Serve one call of RestService.ModelInfer."""
         return RestInferCall(call, method, metadata, self)
-
-
-class GenerateDoor(RestInferDoor):
-    """The generate extension: the same call, other words."""
-
-    def parse(
-        self, path: rest_http_body.RestCall, body: bytes, headers: Mapping[str, str]
-    ) -> RestInfer:
-        """Read a whole body; on any thread.
-
-        Raises:
-            ServingError: it is no request for a model that is ready.
-        """
-        del headers
-        route = self.inference.table.find(path.model, path.version)
-        view = ModelView(name=path.model, version=path.version, config=route.config)
-        return rest_generate.parse_generate(
-            body, view, max_input_bytes=self.max_input_bytes
-        )
-
-    def encode(self, message: bytes, plan: ReplyPlan) -> HttpReply:
-        """Return the one answer of .../generate."""
-        del plan
-        return rest_generate.encode_generate(message)
-
-
-class GenerateStreamDoor(GenerateDoor):
-    """The same, answered in server-sent events."""
-
-    def encode(self, message: bytes, plan: ReplyPlan) -> HttpReply:
-        """Return one event of .../generate_stream."""
-        del plan
-        return rest_generate.encode_event(message)

@@ -21,6 +21,7 @@ SERVER_NAME: Final = "nereid"
 # Exactly the extensions that work.
 EXTENSIONS: Final = (
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",
