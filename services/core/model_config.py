@@ -19,6 +19,7 @@ from services.core.model_config_optimization import (
     ExecutionPriority,
     OptimizationPolicy,
 )
+from services.core.model_config_padding import Padding
 from services.core.model_config_placement import (
     AllVersions,
     InstanceGroup,
@@ -199,6 +200,7 @@ class ModelConfig:
         agents: In the order they act.
         response_cache_enabled: Answers may be remembered.
         metric_controls: How metrics are measured.
+        padding: Declared in ``parameters``: how lengths are made equal; None: not.
     """
 
     name: str
@@ -226,6 +228,13 @@ class ModelConfig:
     agents: tuple[RepositoryAgent, ...] = ()
     response_cache_enabled: bool = False
     metric_controls: tuple[MetricControl, ...] = ()
+    padding: Padding | None = None
+
+    @property
+    def client_inputs(self) -> tuple[ModelInput, ...]:
+        """The inputs that clients send: all but those the server generates."""
+        generated = self.padding.generated if self.padding else frozenset()
+        return tuple(one for one in self.inputs if one.name not in generated)
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself.

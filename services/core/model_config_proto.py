@@ -33,6 +33,10 @@ from services.core.model_config import (
     WarmupInput,
 )
 from services.core.model_config_optimization_proto import optimization_from_proto
+from services.core.model_config_padding import (
+    PADDING_PARAMETER,
+    padding_from_parameters,
+)
 from services.core.model_config_proto_reading import (
     at,
     data_type,
@@ -72,6 +76,13 @@ def from_proto(message: pb.ModelConfig) -> ModelConfig:
         optimization = optimization_from_proto(message.optimization)
     with at("version_policy"):
         version_policy = _version_policy(message.version_policy)
+    inputs = each("input", message.input, _input)
+    outputs = each("output", message.output, _output)
+    parameters = {k: value.string_value for k, value in message.parameters.items()}
+    with at("parameters", PADDING_PARAMETER):
+        padding = padding_from_parameters(
+            parameters, inputs, outputs, message.max_batch_size
+        )
     return ModelConfig(
         name=message.name,
         platform=message.platform,
@@ -79,8 +90,8 @@ def from_proto(message: pb.ModelConfig) -> ModelConfig:
         runtime=message.runtime,
         version_policy=version_policy,
         max_batch_size=message.max_batch_size,
-        inputs=each("input", message.input, _input),
-        outputs=each("output", message.output, _output),
+        inputs=inputs,
+        outputs=outputs,
         batch_inputs=each("batch_input", message.batch_input, _batch_input),
         batch_outputs=each("batch_output", message.batch_output, _batch_output),
         optimization=optimization,
@@ -91,15 +102,14 @@ def from_proto(message: pb.ModelConfig) -> ModelConfig:
         default_model_filename=message.default_model_filename,
         cc_model_filenames=MappingProxyType(dict(message.cc_model_filenames)),
         metric_tags=MappingProxyType(dict(message.metric_tags)),
-        parameters=MappingProxyType(
-            {key: value.string_value for key, value in message.parameters.items()}
-        ),
+        parameters=MappingProxyType(parameters),
         warmups=each("model_warmup", message.model_warmup, _warmup),
         op_library_filenames=tuple(message.model_operations.op_library_filename),
         decoupled=message.model_transaction_policy.decoupled,
         agents=_agents(message.model_repository_agents),
         response_cache_enabled=message.response_cache.enable,
         metric_controls=_metric_controls(message.model_metrics),
+        padding=padding,
     )
 
 

@@ -216,17 +216,18 @@ def _check_outputs(request: Request, config: ModelConfig) -> None:
 def _check_input_names(
     inputs: dict[str, InputTensor], config: ModelConfig, where: str
 ) -> None:
-    required = [tensor.name for tensor in config.inputs if not tensor.optional]
+    required = [tensor.name for tensor in config.client_inputs if not tensor.optional]
     missing = [name for name in required if name not in inputs]
-    count_is_wrong = not len(required) <= len(inputs) <= len(config.inputs)
+    count_is_wrong = not len(required) <= len(inputs) <= len(config.client_inputs)
     if count_is_wrong or (missing and set(inputs) <= _names(config)):
+        fewest, most = len(required), len(config.client_inputs)
         expected = (
-            str(len(required))
-            if len(required) == len(config.inputs)
-            else f"between {len(required)} and {len(config.inputs)}"
+            f"{fewest} inputs"
+            if fewest == most
+            else f"number of inputs between {fewest} and {most}"
         )
         message = (
-            f"{where}expected {expected} inputs but got {len(inputs)} inputs for "
+            f"{where}expected {expected} but got {len(inputs)} inputs for "
             f"model '{config.name}'. Got input(s) [{_quoted(inputs)}], but missing "
             f"required input(s) [{_quoted(missing)}]. Please provide all required "
             "input(s)."
@@ -235,7 +236,7 @@ def _check_input_names(
 
 
 def _names(config: ModelConfig) -> set[str]:
-    return {tensor.name for tensor in config.inputs}
+    return {tensor.name for tensor in config.client_inputs}
 
 
 def _quoted(names: Sequence[str] | dict[str, InputTensor]) -> str:
@@ -243,7 +244,7 @@ def _quoted(names: Sequence[str] | dict[str, InputTensor]) -> str:
 
 
 def _declared(config: ModelConfig, name: str) -> ModelInput:
-    for tensor in config.inputs:
+    for tensor in config.client_inputs:
         if tensor.name == name:
             return tensor
     message = f"unexpected inference input '{name}' for model '{config.name}'"
@@ -337,14 +338,20 @@ def _check_size(
 
 
 def _shape_key(tensors: Sequence[InputTensor], route: Route) -> Hashable:
-    """Return what must be equal within a batch: each input's dims, by name."""
+    """Return what must be equal within a batch: each input's dims, by name.
+
+    A dimension that is padded counts as what it is padded to.
+    """
     ragged = {
         tensor.name for tensor in route.config.inputs if tensor.allow_ragged_batch
     }
-    return tuple(
-        sorted(
-            (tensor.name, tuple(tensor.shape[1:]))
-            for tensor in tensors
-            if tensor.name not in ragged
-        )
-    )
+    padding = route.config.padding
+    key = []
+    for tensor in tensors:
+        dims = list(tensor.shape[1:])
+        if padding is not None:
+            for dim in padding.padded_dims(tensor.name):
+                dims[dim] = padding.batch_key(dims[dim])
+        if tensor.name not in ragged:
+            key.append((tensor.name, tuple(dims)))
+    return tuple(sorted(key))

@@ -20,7 +20,7 @@ def model_metadata(
         name=route.model,
         versions=table.ready_versions(route.model),
         platform=config.platform or config.backend,
-        inputs=_tensors(config, config.inputs),
+        inputs=_tensors(config, config.client_inputs),
         outputs=_tensors(config, config.outputs),
     )
 

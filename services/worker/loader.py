@@ -32,6 +32,7 @@ from services.worker.execution import Execution
 from services.worker.instance import Instance, Run, Stream, StreamedRun
 from services.worker.labels import read_labels
 from services.worker.memory import MemoryUse, measure
+from services.worker.padded_backend import with_padding
 from services.worker.peers import Peers
 from services.worker.request_execution import RequestExecution
 from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
@@ -271,8 +272,10 @@ class Loader:
         backends = tuple(self._find_runtime(source).load(source, places))
         try:
             signature = Signature.from_config(source.config, source.version, labels)
+            padded = partial(with_padding, config=source.config, signature=signature)
             runs = [
-                exclusive(_run(signature, backend, self._clock)) for backend in backends
+                exclusive(_run(signature, padded(backend), self._clock))
+                for backend in backends
             ]
             names = [place.name for place in places]
             warm_up(source, list(zip(names, runs, strict=True)))

@@ -113,7 +113,11 @@ class Signature:
 def input_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
     """Return all that is told to a model: its inputs, then its control inputs."""
     declared = (
-        replace(_spec(tensor), optional=tensor.optional) for tensor in config.inputs
+        replace(
+            _spec(tensor),
+            optional=tensor.optional or tensor not in config.client_inputs,
+        )
+        for tensor in config.inputs
     )
     return (*declared, *_controls(config))
 

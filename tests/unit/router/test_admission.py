@@ -12,7 +12,13 @@ from services.core.errors import (
     ModelNotFoundError,
     ServingError,
 )
-from services.core.model_config import ModelInput
+from services.core.model_config import ModelConfig, ModelInput
+from services.core.model_config_padding import (
+    GeneratedInput,
+    LengthOf,
+    PaddedInput,
+    Padding,
+)
 from services.router.admission import Admission, admit_in_full
 from services.router.learned_headers import LearnedHeaders
 from services.router.route_table import RouteTable
@@ -369,3 +375,37 @@ def test_the_shortcut_gives_the_verdict_of_the_full_path(
             message = bytes(body)
             expected = outcome(lambda b: admit_in_full(b, TABLE), message)
             assert outcome(admission.admit, message) == expected
+
+
+def test_lengths_that_are_padded_alike_share_a_batch() -> None:
+    length_of = LengthOf(name="INPUT0", dim=0)
+    config = ModelConfig(
+        name="identity",
+        max_batch_size=8,
+        inputs=tuple(
+            ModelInput(name=name, datatype=DataType.FP32, dims=(-1,))
+            for name in ("INPUT0", "mask")
+        ),
+        padding=Padding(
+            inputs=(PaddedInput(name="INPUT0", dims=(0,)),),
+            buckets=(4, 8),
+            mask=GeneratedInput(name="mask", of=length_of),
+        ),
+    )
+    table = RouteTable.of([route(config)])
+
+    def request(name: str, length: int) -> bytes:
+        return Request(
+            model_name="identity",
+            inputs=[tensor(name, (1, length), "FP32")],
+            raw_input_contents=[bytes(4 * length)],
+        ).SerializeToString()
+
+    keys = [
+        admit_in_full(request("INPUT0", length), table)[0].shape_key
+        for length in (1, 4, 5, 9)
+    ]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+    with pytest.raises(InvalidRequestError, match="unexpected inference input 'mask'"):
+        admit_in_full(request("mask", 1), table)
