@@ -6,6 +6,7 @@ imported. So it is set before anything else happens.
 
 import argparse
 import os
+import queue
 import signal
 import socket
 import sys
@@ -84,14 +85,25 @@ def main(argv: Sequence[str]) -> int:
     os.environ.setdefault(
         "GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", str(_BACKUP_POLL_MS)
     )
-    stopping = threading.Event()
+    # Not an Event: its lock may be held by the very thread that the handler
+    # interrupts, and both would wait for ever.
+    stopping: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stopping.set())
+        signal.signal(number, lambda caught, _frame: stopping.put(caught))
     return _serve(settings, describe(device, visible), stopping)
 
 
+def _is_told(stopping: "queue.SimpleQueue[int]") -> bool:
+    """Wait for a signal, until memory is to be looked at."""
+    try:
+        stopping.get(timeout=_MEMORY_LOOK_S)
+    except queue.Empty:
+        return False
+    return True
+
+
 def _serve(
-    settings: argparse.Namespace, device: Device, stopping: threading.Event
+    settings: argparse.Namespace, device: Device, stopping: "queue.SimpleQueue[int]"
 ) -> int:
     # Not before the environment is set: grpc reads it when it is imported.
     from services.worker.worker import Worker  # noqa: PLC0415
@@ -109,7 +121,7 @@ def _serve(
     settle()
     _log.info("worker is up", worker=worker_id, device=device.label)
     memory = MemoryReturn()
-    while not stopping.wait(_MEMORY_LOOK_S):
+    while not _is_told(stopping):
         memory.tick(time.monotonic_ns())
     _log.info("worker is stopping", worker=worker_id)
     drain = threading.Thread(target=worker.stop, daemon=True)
