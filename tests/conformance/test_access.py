@@ -4,7 +4,7 @@ import base64
 import contextlib
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -135,11 +135,12 @@ def test_memory_that_its_client_took_away_is_an_error_of_the_request(
 def test_shared_memory_is_off_by_default(stack: Stack, module: Any) -> None:  # noqa: ANN401
     client = client_of(stack, module)
     with shared(64) as (_, key):
-        for call in (
+        calls: tuple[Callable[[], object], ...] = (
             lambda: client.register_system_shared_memory("r", key, 64),
             lambda: client.unregister_system_shared_memory("r"),
             lambda: client.register_cuda_shared_memory("r", HANDLE, 0, 64),
-        ):
+        )
+        for call in calls:
             with pytest.raises(InferenceServerException, match="allow-client-shm=true"):
                 call()
     status = client.get_cuda_shared_memory_status()

@@ -22,7 +22,7 @@ def read(one: RequestReader, message: inference_pb2.ModelInferRequest) -> Reques
 
 
 def contents(found: Request) -> list[bytes]:
-    return [found.source[start:end] for start, end in found.spans]
+    return [bytes(found.source[start:end]) for start, end in found.spans]
 
 
 class CountingParser:
