@@ -133,12 +133,13 @@ class LoadRequests:
                 config = former.config
             specs = await self._begin(folder, config)
             await self._models.settled([name])
+        # A failure is news for the routers too: it is told by their readiness.
+        await self._supervisor.routes_applied()
         try:
             self._require_loaded(name, specs)
         except InvalidRequestError:
             self._models.keep_former(name, former)
             raise
-        await self._supervisor.routes_applied()
 
     async def _begin(
         self, folder: ModelFolder, config: str | None
