@@ -455,7 +455,7 @@ class Reconciler:
     def _is_ready(self) -> bool:
         if not (self._is_start_up_over and self._strict_readiness):
             return self._is_start_up_over
-        return not self._problems and all(
+        return all(map(self._is_served, self._problems)) and all(
             self._registry.serving(key)
             # Another version answers meanwhile.
             or (self._is_pending(key) and self._is_served(key[0]))

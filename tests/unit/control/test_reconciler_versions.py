@@ -6,6 +6,7 @@ from services.control.events import (
     InstancesFailed,
     InstancesLoaded,
     ModelDropped,
+    ModelRefused,
     PublishRoutes,
     RouterJoined,
     RoutesApplied,
@@ -98,6 +99,14 @@ def test_all_that_follow_must_serve_before_a_version_goes() -> None:
     world.obey()
     assert (world.state(version=1), world.state(version=2)) == (READY, READY)
     assert world.state(version=3) is UNAVAILABLE
+
+
+def test_what_serves_is_no_less_ready_for_a_configuration_that_is_refused() -> None:
+    world = serving_version_one()
+    world.step(ModelRefused(model="m", reason="nonsense"))
+    assert world.reconciler.table.ready
+    world.step(ModelRefused(model="n", reason="nonsense"))
+    assert not world.reconciler.table.ready
 
 
 def test_unloading_a_model_does_not_wait_for_the_version_that_loads() -> None:
