@@ -43,7 +43,8 @@ class TraceSettings:
     Attributes:
         overall: Of the models that have nothing of their own.
         models: Of the others.
-        follows_callers: A request whose caller is traced is traced too.
+        follows_callers: A request whose caller is traced is traced too, whatever
+            the rate and the count, where times are wanted.
     """
 
     overall: TraceScope
@@ -94,11 +95,11 @@ class TraceSampler:
     def is_on(self) -> bool:
         """Whether any request could be picked."""
         scopes = (self._settings.overall, *self._settings.models.values())
-        return any(scope.rate > 0 for scope in scopes)
+        return any(map(self._picks_from, scopes))
 
     def is_on_for(self, model: str) -> bool:
         """Whether any request of ``model`` could be picked."""
-        return self._scope_of(model).rate > 0
+        return self._picks_from(self._scope_of(model))
 
     @property
     def follows_callers(self) -> bool:
@@ -114,10 +115,10 @@ class TraceSampler:
         """
         counter = self.counter_of(model)
         scope = counter.scope
+        if self._follows(scope) and is_sampled(traceparent):
+            return scope
         if not scope.rate:
             return None
-        if self._settings.follows_callers and is_sampled(traceparent):
-            return scope
         counter.until -= 1
         if counter.until > 0:
             return None
@@ -134,6 +135,12 @@ class TraceSampler:
         Whoever takes one off ``until`` himself, down to 1, has counted a request.
         """
         return self._counters[self._scope_of(model).session]
+
+    def _follows(self, scope: TraceScope) -> bool:
+        return self._settings.follows_callers and scope.timestamps
+
+    def _picks_from(self, scope: TraceScope) -> bool:
+        return scope.rate > 0 or self._follows(scope)
 
     def _scope_of(self, model: str) -> TraceScope:
         return self._settings.models.get(model, self._settings.overall)

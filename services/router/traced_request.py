@@ -31,6 +31,7 @@ class RequestTrace:
         request_id: The client's own; may be empty.
         is_step: Whether an ensemble made the request.
         timestamps: (name, monotonic nanoseconds), in order.
+        keeps_tensors: Whether the next two are wanted.
         request: Serialized ModelInferRequest; empty unless tensors are wanted.
         response: Serialized ModelInferResponse; the same.
         traceparent: The caller's W3C trace context; may be empty.
@@ -43,6 +44,7 @@ class RequestTrace:
     request_id: str = ""
     is_step: bool = False
     timestamps: list[tuple[str, int]] = field(default_factory=list)
+    keeps_tensors: bool = False
     request: bytes = b""
     response: bytes = b""
     traceparent: str = ""
@@ -108,7 +110,6 @@ class TracedRequest:
     """Stands for a client's request, and notes what becomes of it."""
 
     __slots__ = (
-        "_keeps_tensors",
         "_now_ns",
         "_on_end",
         "_send_prefix",
@@ -132,8 +133,6 @@ class TracedRequest:
         arrival: Arrival,
         on_end: Callable[[RequestTrace], None],
         now_ns: Callable[[], int],
-        *,
-        keeps_tensors: bool,
     ) -> None:
         """Stand for ``request``, which has just been admitted.
 
@@ -143,13 +142,11 @@ class TracedRequest:
             arrival: How it came in.
             on_end: Called once, with the finished trace.
             now_ns: The monotonic clock.
-            keeps_tensors: Whether the trace gets request and response.
         """
         self.request = request
         self.trace = trace
         self._on_end: Callable[[RequestTrace], None] | None = on_end
         self._now_ns = now_ns
-        self._keeps_tensors = keeps_tensors
         self._send_prefix = arrival.send_prefix
         self.body = request.body
         self.rows = request.rows
@@ -162,7 +159,7 @@ class TracedRequest:
         trace.begin(at_ns=request.enqueued_ns, queued_ns=now_ns())
         trace.request_id = request_id(request.body)
         trace.traceparent = arrival.traceparent
-        if keeps_tensors:
+        if trace.keeps_tensors:
             trace.request = request.body
 
     @property
@@ -172,7 +169,7 @@ class TracedRequest:
 
     def answer(self, message: bytes) -> None:
         """Give the client a serialized ModelInferResponse."""
-        if self._keeps_tensors:
+        if self.trace.keeps_tensors:
             self.trace.response = message
         self._send(lambda: self.request.answer(message))
 
@@ -215,13 +212,9 @@ class TracedStreamRequest(TracedRequest):
         arrival: Arrival,
         on_end: Callable[[RequestTrace], None],
         now_ns: Callable[[], int],
-        *,
-        keeps_tensors: bool,
     ) -> None:
         """Stand for ``request``, see TracedRequest."""
-        super().__init__(
-            request, trace, arrival, on_end, now_ns, keeps_tensors=keeps_tensors
-        )
+        super().__init__(request, trace, arrival, on_end, now_ns)
         self._stream = request
 
     @property
@@ -238,7 +231,7 @@ class TracedStreamRequest(TracedRequest):
 
         Of the responses' tensors the trace keeps the latest.
         """
-        if message is not None and self._keeps_tensors:
+        if message is not None and self.trace.keeps_tensors:
             self.trace.response = message
         if final:
             self._send(lambda: self._stream.respond(message, final=True))

@@ -4,11 +4,12 @@ With tracing off nothing here is on a request's way: each model's requests go st
 to its scheduler.
 """
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Protocol
 
-from services.router.batch_response import timing_of
+from services.router.batch_response import replies_of, timing_of
 from services.router.ensemble_run import StepCall
 from services.router.pending_request import Execution, PendingRequest, Taker
 from services.router.route_scheduler import RouteScheduler
@@ -107,25 +108,33 @@ class Tracer:
 
         self._under_way += 1
         self._outlet.sampled(scope.session)
-        trace = RequestTrace(model=route.model, version=route.version)
+        trace = RequestTrace(
+            model=route.model, version=route.version, keeps_tensors=scope.tensors
+        )
         came = arrival or self._arrival_of(request)
-        tensors, now_ns = scope.tensors, self._now_ns
         if route.config.decoupled and isinstance(request, DecoupledRequest):
-            return TracedStreamRequest(
-                request, trace, came, ended, now_ns, keeps_tensors=tensors
-            )
-        return TracedRequest(request, trace, came, ended, now_ns, keeps_tensors=tensors)
+            return TracedStreamRequest(request, trace, came, ended, self._now_ns)
+        return TracedRequest(request, trace, came, ended, self._now_ns)
 
     def executed(self, execution: Execution, message: bytes) -> None:
         """Note an execution in the traces of its requests, if any has one."""
         if not self._under_way:
             return
-        for request in execution.batch:
+        for index, request in enumerate(execution.batch):
             trace = trace_of(request)
             if trace is None:
                 continue
-            timing, _ = timing_of(message)
+            timing, start = timing_of(message)
             trace.executed(execution.dispatched_ns, timing, self._now_ns())
+            if trace.is_step and trace.keeps_tensors:
+                trace.request = request.body
+                trace.response = _response(message, start, index)
+
+
+def _response(message: bytes, start: int, index: int) -> bytes:
+    """Return one response of a BatchResponse; nothing if it is an error."""
+    replies = replies_of(message, start)
+    return next(itertools.islice(replies, index, None), (None, None))[0] or b""
 
 
 class TracedTaker:
@@ -196,7 +205,10 @@ def trace_of(request: object) -> RequestTrace | None:
     if request not in trace.steps:
         route = request.scheduler.route
         step = trace.steps[request] = RequestTrace(
-            model=route.model, version=route.version, is_step=True
+            model=route.model,
+            version=route.version,
+            is_step=True,
+            keeps_tensors=trace.keeps_tensors,
         )
         step.begin(at_ns=request.enqueued_ns, queued_ns=request.enqueued_ns)
     return trace.steps[request]

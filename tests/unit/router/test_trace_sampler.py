@@ -88,6 +88,15 @@ def test_a_request_of_a_traced_caller_is_traced_whatever_the_rate() -> None:
     assert sampler.sample("m", UNSAMPLED) is None
 
 
+def test_callers_are_followed_even_if_nothing_else_is_traced() -> None:
+    sampler = sampler_of(TraceScope(session=1, rate=0), follows_callers=True)
+    assert sampler.is_on_for("m")
+    assert sampler.sample("m") is None
+    assert sampler.sample("m", SAMPLED) is not None
+    off = TraceScope(session=1, rate=0, timestamps=False)
+    assert not sampler_of(off, follows_callers=True).is_on
+
+
 def test_callers_are_not_followed_unless_that_was_asked() -> None:
     sampler = sampler_of(TraceScope(session=1, rate=1000))
     assert sampler.sample("m", SAMPLED) is None
