@@ -37,6 +37,7 @@ class InferCall(UnaryCall):
         "timeout_ns",
     )
 
+    watches_at_once = False
     body: bytes
     rows: int
     shape_key: Hashable
@@ -56,6 +57,7 @@ class InferCall(UnaryCall):
         self._inference = inference
         self.scheduler: Taker | None = None
         super().__init__(call, method, metadata)
+        inference.close_watch.add(self)
 
     def received(self, message: bytes) -> None:
         """Submit the request."""

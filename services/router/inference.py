@@ -10,7 +10,7 @@ from typing import Protocol
 
 import structlog
 
-from services.core.completion_queue import Reactor
+from services.core.completion_queue import CloseWatch, Reactor
 from services.core.errors import (
     ModelNotReadyError,
     ServingError,
@@ -66,6 +66,7 @@ class Inference:
         "_takers",
         "_tracer",
         "cache",
+        "close_watch",
         "dispatcher",
         "statistics",
         "stopping",
@@ -84,6 +85,7 @@ class Inference:
         self._limits = limits
         self._isolation = Isolation()
         self._reactor = reactor
+        self.close_watch = CloseWatch(reactor)
         self._admission = Admission(registry=shared_memory or SharedMemoryRegistry())
         self._schedulers: dict[int, RouteScheduler] = {}
         # Who stands before each: it itself, unless it is traced or has a cache.

@@ -32,6 +32,7 @@ from services.core.completion_queue.client_stream import (
     ClientStream,
     Options,
 )
+from services.core.completion_queue.close_watch import CloseWatch
 from services.core.completion_queue.reactor import Reactor, Timer
 from services.core.completion_queue.server import Server
 
@@ -39,6 +40,7 @@ __all__ = [
     "UNLIMITED_MESSAGES",
     "CallFactory",
     "ClientStream",
+    "CloseWatch",
     "Metadata",
     "NativeCall",
     "NativeMetadata",

@@ -30,6 +30,7 @@ _OUR_ERROR: Final = "internal error"
 _LONGEST_DETAILS_BYTES: Final = 7_000
 _NO_METADATA: Final = _SendInitialMetadata(None, 0)
 _STATUS_OK: Final = _SendStatus(None, _OK, b"", 0)
+_CLOSE_UNSEEN: Final = _ReceiveClose(0)
 
 
 class UnaryCall:
@@ -41,11 +42,14 @@ class UnaryCall:
 
     Attributes:
         longest_details: Bytes of an error's text on the wire; what is more is cut.
+        watches_at_once: Whether the client's leaving is looked for from the start;
+            else only after ``watch``.
     """
 
-    __slots__ = ("_call", "metadata", "open")
+    __slots__ = ("_call", "_is_watched", "metadata", "open")
 
     longest_details: ClassVar[int] = _LONGEST_DETAILS_BYTES
+    watches_at_once: ClassVar[bool] = True
 
     def __init__(
         self, call: NativeCall, _method: str, metadata: NativeMetadata
@@ -54,8 +58,10 @@ class UnaryCall:
         self._call = call
         self.metadata = metadata
         self.open = True
+        self._is_watched = False
         call.start_server_batch((_ReceiveMessage(0),), self)
-        call.start_server_batch((_ReceiveClose(0),), self._closed)
+        if self.watches_at_once:
+            self.watch()
 
     def received(self, message: bytes) -> None:
         """Handle the request; on the loop's thread."""
@@ -64,14 +70,18 @@ class UnaryCall:
     def cancelled(self) -> None:
         """The client left, or its deadline passed, before the answer."""
 
+    def watch(self) -> None:
+        """Begin to look for the client's leaving; on the loop's thread."""
+        if not self._is_watched:
+            self._is_watched = True
+            self._call.start_server_batch((_ReceiveClose(0),), self._closed)
+
     def answer(self, message: bytes, metadata: Metadata | None = None) -> None:
         """Send the response and end the call."""
         if self.open:
             self.open = False
             first = _SendInitialMetadata(metadata, 0) if metadata else _NO_METADATA
-            self._call.start_server_batch(
-                (first, _SendMessage(message, 0), _STATUS_OK), None
-            )
+            self._end((first, _SendMessage(message, 0), _STATUS_OK))
 
     def fail(self, code: int, details: str, metadata: Metadata | None = None) -> None:
         """End the call with a status other than OK, and ``metadata`` with it."""
@@ -79,7 +89,13 @@ class UnaryCall:
             self.open = False
             text = fitting(details, self.longest_details)
             status = _SendStatus(metadata, code, text, 0)
-            self._call.start_server_batch((_NO_METADATA, status), None)
+            self._end((_NO_METADATA, status))
+
+    def _end(self, operations: tuple[Any, ...]) -> None:
+        # C-core wants the end of every call received, be it with its last batch.
+        if not self._is_watched:
+            operations = (*operations, _CLOSE_UNSEEN)
+        self._call.start_server_batch(operations, None)
 
     def __call__(self, event: NativeEvent) -> None:
         """Take the completed receive; an error in ``received`` ends the call."""
