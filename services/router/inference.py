@@ -20,7 +20,10 @@ from services.core.errors import (
 from services.router.admission import Admission
 from services.router.cached_taker import CachedTaker
 from services.router.dispatcher import Dispatcher
-from services.router.ensemble_run import EnsembleScheduler, when_all_present_end
+from services.router.ensemble_scheduler import (
+    EnsembleScheduler,
+    when_all_present_end,
+)
 from services.router.first_instances import FirstInstances
 from services.router.in_turn import InTurn
 from services.router.pending_request import PendingRequest, Taker, refuse

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from services.router.batch_response import replies_of, timing_of
-from services.router.ensemble_run import StepCall
+from services.router.ensemble_calls import StepCall
 from services.router.pending_request import Execution, PendingRequest, Taker
 from services.router.route_scheduler import RouteScheduler
 from services.router.streamed_replies import DecoupledRequest

@@ -14,7 +14,13 @@ import tritonclient.grpc.aio as triton_aio
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from tests.support.ensemble_models import write_add_sub, write_ensemble, write_plus
+from tests.support.ensemble_models import (
+    write_add_sub,
+    write_count,
+    write_ensemble,
+    write_plus,
+    write_sum,
+)
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(240)
@@ -28,6 +34,27 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("ensembles")
     write_add_sub(root, "add")
     write_plus(root, "plus")
+    write_count(root, "count")
+    write_sum(root, "sum")
+    # Twice each response, plus A.
+    write_ensemble(
+        root,
+        "counted",
+        [
+            ("count", {"INPUT0": "A"}, {"OUTPUT0": "C"}),
+            ("add", {"INPUT0": "C", "INPUT1": "C"}, {"OUTPUT0": "D"}),
+            ("plus", {"INPUT0": "D", "INPUT1": "A"}, {"OUTPUT0": "Z"}),
+        ],
+    )
+    # Twice the sum so far.
+    write_ensemble(
+        root,
+        "summed",
+        [
+            ("sum", {"INPUT0": "A"}, {"OUTPUT0": "S"}),
+            ("add", {"INPUT0": "S", "INPUT1": "S"}, {"OUTPUT0": "Z"}),
+        ],
+    )
     # The answer is A plus twice B.
     write_ensemble(
         root,
@@ -141,6 +168,72 @@ def test_a_stream_of_ensembles(stack: Stack) -> None:
     for result, _ in answers:
         value = 4 * int(result.get_response().id)
         np.testing.assert_array_equal(result.as_numpy("Z"), numbers(value))
+
+
+def streamed(stack: Stack, model: str, value: int) -> list[Any]:
+    """Return what a stream brings for one request, up to the final response."""
+    results: SimpleQueue[Any] = SimpleQueue()
+    found = []
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{stack.grpc}") as client:
+        client.start_stream(lambda result, error: results.put(error or result))
+        client.async_stream_infer(
+            model,
+            inputs(triton_grpc, A=numbers(value)),
+            enable_empty_final_response=True,
+        )
+        while True:
+            found.append(results.get(timeout=20))
+            if isinstance(found[-1], InferenceServerException):
+                break
+            parameters = found[-1].get_response().parameters
+            if parameters["triton_final_response"].bool_param:
+                break
+        client.stop_stream()
+    return found
+
+
+@pytest.mark.parametrize("count", [0, 1, 20])
+def test_each_response_of_a_decoupled_step_is_one_of_the_ensemble(
+    stack: Stack, count: int
+) -> None:
+    *responses, final = streamed(stack, "counted", count)
+    values = [int(each.as_numpy("Z").flat[0]) for each in responses]
+    assert values == [2 * i + count for i in range(count)]
+    assert not final.get_response().outputs
+
+
+def test_the_error_of_a_decoupled_step_ends_the_request(stack: Stack) -> None:
+    found = streamed(stack, "counted", -1)
+    assert found[-1].message() == "in ensemble 'counted', negative"
+
+
+def test_an_ensemble_with_a_decoupled_step_wants_a_stream(grpc: Any) -> None:  # noqa: ANN401
+    with pytest.raises(InferenceServerException, match="decoupled transaction policy"):
+        grpc.infer("counted", inputs(triton_grpc, A=numbers(1)))
+
+
+def test_sequences_go_through_ensembles_each_on_its_own(stack: Stack) -> None:
+    async def sequence(client: Any, number: int) -> None:  # noqa: ANN401
+        for i in range(1, 6):
+            result = await client.infer(
+                "summed",
+                inputs(triton_grpc, A=numbers(number)),
+                sequence_id=number,
+                sequence_start=i == 1,
+                sequence_end=i == 5,
+            )
+            np.testing.assert_array_equal(result.as_numpy("Z"), numbers(2 * number * i))
+
+    async def all_sequences() -> None:
+        url = f"127.0.0.1:{stack.grpc}"
+        async with (
+            triton_aio.InferenceServerClient(url) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            for number in range(1, 21):
+                tasks.create_task(sequence(client, number))
+
+    asyncio.run(all_sequences())
 
 
 @pytest.mark.parametrize(("given", "value"), [({}, 106), ({"B": numbers(4)}, 10)])

@@ -34,6 +34,58 @@ class TritonPythonModel:
         return responses
 """
 
+# Responds with 0, 1, 2, ... as often as the first element says; -1 is an error
+# after two.
+_COUNT: Final = """\
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            given = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            sender, count = request.get_response_sender(), int(given.flat[0])
+            for i in range(2 if count < 0 else count):
+                output = pb_utils.Tensor("OUTPUT0", np.full_like(given, i))
+                sender.send(pb_utils.InferenceResponse([output]))
+            final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            if count < 0:
+                error = pb_utils.TritonError("negative")
+                sender.send(pb_utils.InferenceResponse([], error=error), final)
+            else:
+                sender.send(flags=final)
+"""
+
+# Adds up what a sequence sends.
+_SUM: Final = """\
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.sums = {}
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            get = lambda name: pb_utils.get_input_tensor_by_name(request, name)
+            given = get("INPUT0").as_numpy()
+            key = int(get("CORRID").as_numpy().flat[0])
+            before = 0 if get("START").as_numpy().flat[0] else self.sums[key]
+            self.sums[key] = before + given
+            output = pb_utils.Tensor("OUTPUT0", self.sums[key].astype("int32"))
+            responses.append(pb_utils.InferenceResponse([output]))
+        return responses
+"""
+_SEQUENCE: Final = """
+sequence_batching { oldest { max_candidate_sequences: 32 } control_input [
+  { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } },
+  { name: "CORRID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } }
+] }
+"""
+
 
 def write_add_sub(root: Path, name: str, extra: str = "") -> None:
     """Write an ONNX model: OUTPUT0 is the sum, OUTPUT1 the difference."""
@@ -66,6 +118,25 @@ def write_plus(root: Path, name: str) -> None:
     (root / name / "config.pbtxt").write_text(
         f'backend: "python" max_batch_size: 8 dynamic_batching {{}}\n{config}\n'
         "instance_group { kind: KIND_CPU count: 1 }\n"
+    )
+
+
+def write_count(root: Path, name: str) -> None:
+    """Write a decoupled Python model: as many responses as INPUT0 says."""
+    _write_python(root, name, _COUNT, "model_transaction_policy { decoupled: true }\n")
+
+
+def write_sum(root: Path, name: str) -> None:
+    """Write a Python model of sequences: the sum so far."""
+    _write_python(root, name, _SUM, _SEQUENCE)
+
+
+def _write_python(root: Path, name: str, text: str, extra: str) -> None:
+    _write(root, name, "model.py", text.encode())
+    config = "\n".join((_INPUT.format("INPUT0"), _OUTPUT.format("OUTPUT0")))
+    (root / name / "config.pbtxt").write_text(
+        f'backend: "python" max_batch_size: 8\n{config}\n'
+        f"instance_group {{ kind: KIND_CPU count: 1 }}\n{extra}"
     )
 
 
