@@ -14,6 +14,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from protos import model_config_pb2 as _model_config_pb2
+from protos import traffic_pb2 as _traffic_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -882,18 +883,24 @@ class ModelRoute(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     VERSIONS_FIELD_NUMBER: _builtins.int
+    SPLIT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     @_builtins.property
     def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionRoute]: ...
+    @_builtins.property
+    def split(self) -> _traffic_pb2.TrafficSplit:
+        """How requests without a version are shared out; absent: the newest gets all."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         versions: _abc.Iterable[Global___VersionRoute] | None = ...,
+        split: _traffic_pb2.TrafficSplit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["split", b"split"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "split", b"split", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

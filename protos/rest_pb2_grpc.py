@@ -101,6 +101,16 @@ class RestServiceStub:
                 request_serializer=protos_dot_rest__pb2.RestRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.TrafficSettingGet = channel.unary_unary(
+                '/nereid.rest.RestService/TrafficSettingGet',
+                request_serializer=protos_dot_rest__pb2.RestRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
+        self.TrafficSettingUpdate = channel.unary_unary(
+                '/nereid.rest.RestService/TrafficSettingUpdate',
+                request_serializer=protos_dot_rest__pb2.RestRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
         self.TraceSettingGet = channel.unary_unary(
                 '/nereid.rest.RestService/TraceSettingGet',
                 request_serializer=protos_dot_rest__pb2.RestRequest.SerializeToString,
@@ -241,6 +251,19 @@ class RestServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TrafficSettingGet(self, request, context):
+        """---------------------------------------------------------------- traffic
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TrafficSettingUpdate(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def TraceSettingGet(self, request, context):
         """------------------------------------------------------ trace and logging
         """
@@ -368,6 +391,16 @@ def add_RestServiceServicer_to_server(servicer, server):
             ),
             'RepositoryModelUnload': grpc.unary_unary_rpc_method_handler(
                     servicer.RepositoryModelUnload,
+                    request_deserializer=protos_dot_rest__pb2.RestRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'TrafficSettingGet': grpc.unary_unary_rpc_method_handler(
+                    servicer.TrafficSettingGet,
+                    request_deserializer=protos_dot_rest__pb2.RestRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'TrafficSettingUpdate': grpc.unary_unary_rpc_method_handler(
+                    servicer.TrafficSettingUpdate,
                     request_deserializer=protos_dot_rest__pb2.RestRequest.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
@@ -772,6 +805,60 @@ class RestService:
             request,
             target,
             '/nereid.rest.RestService/RepositoryModelUnload',
+            protos_dot_rest__pb2.RestRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TrafficSettingGet(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nereid.rest.RestService/TrafficSettingGet',
+            protos_dot_rest__pb2.RestRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TrafficSettingUpdate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nereid.rest.RestService/TrafficSettingUpdate',
             protos_dot_rest__pb2.RestRequest.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,

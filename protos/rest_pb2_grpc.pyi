@@ -61,6 +61,9 @@ class RestServiceStub:
     """------------------------------------------------------ model repository"""
     RepositoryModelLoad: _grpc.UnaryUnaryMultiCallable[_rest_pb2.RestRequest, _httpbody_pb2.HttpBody]
     RepositoryModelUnload: _grpc.UnaryUnaryMultiCallable[_rest_pb2.RestRequest, _httpbody_pb2.HttpBody]
+    TrafficSettingGet: _grpc.UnaryUnaryMultiCallable[_rest_pb2.RestRequest, _httpbody_pb2.HttpBody]
+    """---------------------------------------------------------------- traffic"""
+    TrafficSettingUpdate: _grpc.UnaryUnaryMultiCallable[_rest_pb2.RestRequest, _httpbody_pb2.HttpBody]
     TraceSettingGet: _grpc.UnaryUnaryMultiCallable[_rest_pb2.RestRequest, _httpbody_pb2.HttpBody]
     """------------------------------------------------------ trace and logging"""
     TraceSettingUpdate: _grpc.UnaryUnaryMultiCallable[_rest_pb2.RestRequest, _httpbody_pb2.HttpBody]
@@ -99,6 +102,9 @@ class RestServiceAsyncStub(RestServiceStub):
     """------------------------------------------------------ model repository"""
     RepositoryModelLoad: _aio.UnaryUnaryMultiCallable[_rest_pb2.RestRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     RepositoryModelUnload: _aio.UnaryUnaryMultiCallable[_rest_pb2.RestRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    TrafficSettingGet: _aio.UnaryUnaryMultiCallable[_rest_pb2.RestRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """---------------------------------------------------------------- traffic"""
+    TrafficSettingUpdate: _aio.UnaryUnaryMultiCallable[_rest_pb2.RestRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     TraceSettingGet: _aio.UnaryUnaryMultiCallable[_rest_pb2.RestRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """------------------------------------------------------ trace and logging"""
     TraceSettingUpdate: _aio.UnaryUnaryMultiCallable[_rest_pb2.RestRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -208,6 +214,21 @@ class RestServiceServicer(metaclass=_abc_1.ABCMeta):
 
     @_abc_1.abstractmethod
     def RepositoryModelUnload(
+        self,
+        request: _rest_pb2.RestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+
+    @_abc_1.abstractmethod
+    def TrafficSettingGet(
+        self,
+        request: _rest_pb2.RestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """---------------------------------------------------------------- traffic"""
+
+    @_abc_1.abstractmethod
+    def TrafficSettingUpdate(
         self,
         request: _rest_pb2.RestRequest,
         context: _ServicerContext,

@@ -30,6 +30,7 @@ from services.control.statistics import Statistics
 from services.control.statistics_servicer import StatisticsServicer
 from services.control.store import NoStore, RedisStore, Store
 from services.control.supervisor import Supervisor
+from services.control.traffic_servicer import TrafficServicer
 from services.control.worker_servicer import WorkerServicer
 from services.core import logs
 from services.core.clock import MonotonicClock
@@ -89,6 +90,9 @@ class _Process:
             first_session=supervisor.reconciler.table.revision,
         )
         server = server_of(supervisor, catalog, statistics, live)
+        traffic = TrafficServicer(supervisor, store)
+        await traffic.restore()
+        server.add_generic_rpc_handlers((traffic.methods(),))
         health_pb2_grpc.add_HealthServicer_to_server(healths, server)
         try:
             server.add_insecure_port(self.settings.listen)

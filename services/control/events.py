@@ -1,5 +1,6 @@
 """What the reconciler is told, and what it asks for."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,6 +12,7 @@ from services.control.model_registry import (
     Worker,
 )
 from services.control.route_table import RouteTable
+from services.control.traffic_split import TrafficSplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,13 @@ class RoutersOverdue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficSplitsSet:
+    """How requests without a version are shared out, of all models that say so."""
+
+    splits: Mapping[str, TrafficSplit]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
     """What an earlier control process had placed, read back from the store.
 
@@ -156,6 +165,7 @@ Event: TypeAlias = (
     | RouterLeft
     | RoutesApplied
     | RoutersOverdue
+    | TrafficSplitsSet
     | Restored
     | RecoveryOver
     | StartUpOver

@@ -16,7 +16,7 @@ Pure: every fact arrives as an event, every wish leaves as an action. The rules:
 """
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from services.control.ensembles import CheckMembers, fits_always, settle_ensembles
 from services.control.events import (
@@ -36,6 +36,7 @@ from services.control.events import (
     RoutersOverdue,
     RoutesApplied,
     StartUpOver,
+    TrafficSplitsSet,
     WorkerJoined,
     WorkerLeft,
 )
@@ -50,6 +51,7 @@ from services.control.model_registry import (
 )
 from services.control.route_table import RouteTable, routes_of
 from services.control.router_acknowledgements import RouterAcknowledgements
+from services.control.traffic_split import TrafficSplit
 from services.core.errors import ConfigError
 from services.core.lifecycle import ModelEvent, ModelState
 
@@ -90,6 +92,7 @@ class Reconciler:
         self._awaited: dict[VersionKey, bool] = {}
         # Versions that serve until others of their model do.
         self._departing: dict[VersionKey, VersionSpec] = {}
+        self._splits: Mapping[str, TrafficSplit] = {}
         self._is_recovering = False
         self._is_start_up_over = False
         # Versions that may not be as they should.
@@ -110,6 +113,11 @@ class Reconciler:
     def workers(self) -> tuple[Worker, ...]:
         """Everyone who has joined and not left."""
         return tuple(self._workers.values())
+
+    @property
+    def splits(self) -> Mapping[str, TrafficSplit]:
+        """How requests without a version are shared out, by model."""
+        return self._splits
 
     @property
     def problems(self) -> dict[str, str]:
@@ -178,6 +186,8 @@ class Reconciler:
                 return {spec.key for spec in specs}
             case RouterJoined() | RouterLeft() | RoutesApplied() | RoutersOverdue():
                 return set()
+            case TrafficSplitsSet():
+                return set()
             case _:
                 return set(self._desired)
 
@@ -191,6 +201,8 @@ class Reconciler:
                 self._apply_report(event)
             case RouterJoined() | RouterLeft() | RoutesApplied() | RoutersOverdue():
                 self._acknowledgements.apply(event)
+            case TrafficSplitsSet(splits=splits):
+                self._splits = splits
             case Restored(generations=generations):
                 self._restore(generations)
             case RecoveryOver():
@@ -446,6 +458,7 @@ class Reconciler:
             revision=self._table.revision + 1,
             ready=self._is_ready(),
             versions=routes_of(self._registry),
+            splits=self._splits,
         )
         if self._is_recovering or table.equals_but_for_revision(self._table):
             return []

@@ -1,8 +1,10 @@
 """The table that routers get: which versions there are and what serves them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from services.control.model_registry import Generation, ModelRegistry
+from services.control.traffic_split import TrafficSplit
 from services.core.lifecycle import ModelState
 
 
@@ -42,15 +44,21 @@ class RouteTable:
         revision: Higher than that of every earlier table.
         ready: Whether the server as a whole is ready.
         versions: Ordered by model and version.
+        splits: How requests without a version are shared out, by model.
     """
 
     revision: int
     ready: bool
     versions: tuple[VersionRoute, ...] = ()
+    splits: Mapping[str, TrafficSplit] = field(default_factory=dict)
 
     def equals_but_for_revision(self, other: "RouteTable") -> bool:
         """Whether a router that has ``other`` has nothing to learn."""
-        return (self.ready, self.versions) == (other.ready, other.versions)
+        return (self.ready, self.versions, self.splits) == (
+            other.ready,
+            other.versions,
+            other.splits,
+        )
 
 
 def routes_of(registry: ModelRegistry) -> tuple[VersionRoute, ...]:

@@ -153,7 +153,12 @@ def routes_to_proto(table: RouteTable) -> control_pb2.RouterUpdate:
     models: dict[str, control_pb2.ModelRoute] = {}
     for route in table.versions:
         if route.model not in models:
-            models[route.model] = message.models.add(name=route.model)
+            model = message.models.add(name=route.model)
+            models[route.model] = model
+            split = table.splits.get(route.model)
+            if split is not None:
+                model.split.weights.update(dict(split.weights))
+                model.split.sticky_parameter = split.sticky_parameter
         if route.is_routable:
             state = ModelState.READY if route.is_returning else route.state
             models[route.model].versions.add(
