@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from services.gateway.config import GatewaySettings
+from services.gateway.config import DEFAULT_BODY_LIMIT_BYTES, GatewaySettings
 from services.gateway.files import DESCRIPTOR_NAME, write
 from services.stack.plan import Places
 from services.stack.settings import Door, StackSettings
@@ -16,6 +16,7 @@ def write_config(settings: StackSettings, places: Places) -> str:
     directory = Path(places.run_directory) / "envoy"
     rest = settings.rest or _NO_DOOR
     metrics = settings.metrics or _NO_DOOR
+    limit = settings.http_max_input_bytes
     gateway = GatewaySettings(
         http_address=rest.host,
         http_port=rest.port,
@@ -24,5 +25,6 @@ def write_config(settings: StackSettings, places: Places) -> str:
         router_targets=(places.router_target,),
         control_target=places.control_target,
         descriptor_path=str(directory / DESCRIPTOR_NAME),
+        body_limit_bytes=DEFAULT_BODY_LIMIT_BYTES if limit is None else limit,
     )
     return str(write(directory, gateway))

@@ -182,7 +182,7 @@ def _control(settings: StackSettings, places: Places) -> ProcessSpec:
 
 
 def _router(settings: StackSettings, places: Places) -> ProcessSpec:
-    # With gRPC off, the public port is one that nobody is told of.
+    # Port 0: no public door.
     host = settings.grpc.host if settings.grpc else "127.0.0.1"
     port = settings.grpc.port if settings.grpc else 0
     limit = settings.http_max_input_bytes
