@@ -132,6 +132,21 @@ async def test_a_count_is_read_after_all_that_was_sampled_before(
         assert (await reading)["trace_count"] == ["3"]
 
 
+async def test_a_change_keeps_what_is_left_of_a_count(tmp_path: Path) -> None:
+    async with running(control_at(tmp_path, trace=tracing(tmp_path))) as control:
+        await set_traces(control, trace_count=["5"])
+        router = TracingRouter(await control.router())
+        session = (await router.obeys()).overall.session
+        changing = asyncio.create_task(set_traces(control, trace_rate=["2"]))
+        settings = await router.puppet.told("trace_settings")
+        await router.traces(session, "a", "b")
+        applied = control_pb2.TraceSettingsApplied(revision=settings.revision)
+        await router.report(trace_settings_applied=applied)
+        assert (await router.obeys()).overall.count == 3
+        await router.obeys()
+        assert (await changing)["trace_count"] == ["3"]
+
+
 async def test_the_last_of_a_count_writes_a_file_and_stops_the_routers(
     tmp_path: Path,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import grpc
 import pytest
 
 from protos import control_pb2, worker_pb2
@@ -138,8 +139,13 @@ def test_with_tracing_off_requests_go_straight_to_the_scheduler() -> None:
 
 def test_answers_are_not_looked_into_while_nothing_is_traced() -> None:
     theatre = Theatre(staged(add_sub()), rate=2)
+    instance = theatre.stage.instance()
+    theatre.enqueue("plain", "traced")
+    theatre.complete(instance, response(b"A"), response(b"B"))
+    assert theatre.tracer._under_way == 0
+    theatre.outlet.traces.clear()
     theatre.enqueue("a")
-    (execution,) = theatre.stage.instance().held
+    (execution,) = instance.held
     theatre.tracer.executed(execution, b"\x0a")
     assert theatre.outlet.traces == []
 
@@ -197,6 +203,22 @@ def test_of_a_request_that_ran_twice_the_second_run_counts(theatre: Theatre) -> 
     names = [name for name, _ in trace.timestamps]
     assert names.count("COMPUTE_START") == 1
     assert dict(trace.timestamps)["COMPUTE_START"] == 42 * MS
+
+
+def test_of_a_batch_that_was_too_large_only_its_second_run_is_left(
+    theatre: Theatre,
+) -> None:
+    instance = theatre.stage.instance()
+    theatre.enqueue("a", "b")
+    exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    theatre.complete(instance, error(exhausted, "full"), error(exhausted, "full"))
+    while instance.held:
+        theatre.complete(instance, response(b"A"))
+        theatre.stage.reactor.drain()
+    for trace in theatre.outlet.traces:
+        names = [name for name, _ in trace.timestamps]
+        assert names.count("COMPUTE_START") == 1
+    assert len(theatre.outlet.traces) == 2
 
 
 def test_a_request_in_order_is_found_behind_who_stands_for_it() -> None:
