@@ -114,7 +114,10 @@ async def test_a_read_asks_every_router_and_waits_for_what_they_hold() -> None:
         assert await reading == 12
 
 
-async def test_a_router_that_leaves_is_not_waited_for() -> None:
+async def test_a_router_that_leaves_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "COLLECTION_TIMEOUT_S", 3600)
     async with running() as world:
         link = world.router()
         reading = asyncio.create_task(world.total())
