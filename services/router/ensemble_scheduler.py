@@ -261,7 +261,9 @@ class EnsembleScheduler:
         if not takes_many(request):
             raise UnsupportedError(_DECOUPLED_TEXT)
         layers = layers_of(plan, self._decoupled)
-        return StreamedRun(self, request, wire, members, layers)
+        ensemble = self.route.config.ensemble
+        limit = ensemble.max_inflight_requests if ensemble is not None else 0
+        return StreamedRun(self, request, wire, members, layers, limit=limit)
 
     def _refuse(self, request: PendingRequest, error: ServingError) -> None:
         refuse(request, error)

@@ -4,6 +4,7 @@ All on the reactor's thread.
 """
 
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
@@ -51,8 +52,11 @@ class StreamedRun:
 
     __slots__ = (
         "_calls",
+        "_held",
+        "_inflight",
         "_is_over",
         "_layers",
+        "_limit",
         "_members",
         "_owner",
         "_strands",
@@ -68,6 +72,8 @@ class StreamedRun:
         wire: EnsembleRequest,
         members: Mapping[int, Member],
         layers: Layers,
+        *,
+        limit: int = 0,
     ) -> None:
         """Prepare; nothing runs yet.
 
@@ -77,6 +83,8 @@ class StreamedRun:
             wire: Its contents.
             members: By step, who executes it; kept to the end.
             layers: The graph.
+            limit: How often each step may be under way at once; 0: as often as
+                there are responses to run it for.
         """
         self._owner = owner
         self.request = request
@@ -85,6 +93,9 @@ class StreamedRun:
         self._layers = layers
         self._strands: Strands[Tensor] = Strands(layers)
         self._calls: dict[StepCall, Strand[Tensor]] = {}
+        self._limit = limit
+        self._inflight: Counter[int] = Counter()
+        self._held: dict[int, deque[Strand[Tensor]]] = {}
         self._is_over = False
         self.began_ns = 0
 
@@ -97,6 +108,7 @@ class StreamedRun:
         """Go on with what a step has returned."""
         strand = self._calls.pop(call)
         self._take_in(call, strand, message, self._strands.answered)
+        self._release(call.step)
 
     def step_responded(self, call: StepCall, message: bytes) -> None:
         """Go on with one response of a decoupled step."""
@@ -107,6 +119,7 @@ class StreamedRun:
         strand = self._calls.pop(call, None)
         if strand is not None:
             self._take(self._strands.ended(strand))
+            self._release(call.step)
 
     def step_failed(self, call: StepCall, code: int, details: str) -> None:
         """End with the step's error; the rest is dropped."""
@@ -152,11 +165,22 @@ class StreamedRun:
             self._owner.streamed(self)
             return
         for strand, step in turn.run:
-            # One that fails at once ends the run.
-            if not self._is_over:
+            if self._is_over:
+                return  # one that fails at once ends the run
+            if 0 < self._limit <= self._inflight[step]:
+                self._held.setdefault(step, deque()).append(strand)
+            else:
                 self._submit(strand, step)
 
+    def _release(self, step: int) -> None:
+        """Submit a step for the next strand, as one of it has ended."""
+        self._inflight[step] -= 1
+        held = self._held.get(step)
+        if held and not self._is_over:
+            self._submit(held.popleft(), step)
+
     def _submit(self, strand: Strand[Tensor], step: int) -> None:
+        self._inflight[step] += 1
         planned = self._layers.plan.steps[step]
         is_producer = step in self._layers.decoupled
         kind = ProducerCall if is_producer else StepCall
