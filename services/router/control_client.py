@@ -14,7 +14,7 @@ from services.core.completion_queue import ClientStream, Reactor
 from services.core.errors import ServingError
 from services.core.lifecycle import ModelState
 from services.core.model_config_proto import from_proto
-from services.router.route_table import Route, RouteTable
+from services.router.route_table import Route, RouteTable, TrafficSplit
 
 _log = structlog.get_logger(__name__)
 
@@ -56,6 +56,14 @@ def route_table_from_proto(message: control_pb2.RouteTable) -> RouteTable:
         names=[model.name for model in message.models],
         revision=message.revision,
         ready=message.ready,
+        splits={
+            model.name: TrafficSplit(
+                weights=dict(model.split.weights),
+                sticky_parameter=model.split.sticky_parameter,
+            )
+            for model in message.models
+            if model.HasField("split")
+        },
     )
 
 

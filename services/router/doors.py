@@ -8,7 +8,7 @@ from typing import Final
 from services.core.completion_queue import CallFactory, Reactor, Server
 from services.core.restrictions import Restriction
 from services.router.cold_call import cold_calls
-from services.router.forward import FORWARDED_METHODS, ControlForwarder
+from services.router.forward import FORWARDED_METHODS, TRAFFIC_METHOD, ControlForwarder
 from services.router.header_forwarding import HeaderForwarding
 from services.router.health import CHECK_METHOD, WATCH_METHOD, Health
 from services.router.infer_call import INFER_METHOD, infer_calls
@@ -104,7 +104,10 @@ class Doors:
             self.inference, self.forwarder.methods(), self.shared_memory
         )
         for name, handle in service.methods().items():
-            is_forwarded = _grpc_name(name.rpartition("/")[2]) in FORWARDED_METHODS
+            grpc_name = _grpc_name(name.rpartition("/")[2])
+            is_forwarded = grpc_name in FORWARDED_METHODS or TRAFFIC_METHOD.endswith(
+                "/" + grpc_name
+            )
             add(
                 name,
                 rest_calls(handle, self.management if is_forwarded else self.pool),

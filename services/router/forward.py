@@ -27,6 +27,8 @@ FORWARDED_METHODS: Final = (
     "LogSettings",
 )
 
+TRAFFIC_METHOD: Final = "/nereid.traffic.TrafficService/TrafficSetting"
+
 _ERRORS: Final[Mapping[grpc.StatusCode, type[ServingError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
     grpc.StatusCode.NOT_FOUND: ModelNotFoundError,
@@ -46,14 +48,15 @@ class ControlForwarder:
 
     def methods(self) -> Mapping[str, ColdMethod]:
         """Return the forwarded methods by their full names."""
-        return {SERVICE + name: self.method(name) for name in FORWARDED_METHODS}
+        names = (*(SERVICE + name for name in FORWARDED_METHODS), TRAFFIC_METHOD)
+        return {name: self.method(name) for name in names}
 
     def method(self, name: str) -> ColdMethod:
-        """Return one forwarded method.
+        """Return one forwarded method, by its full name.
 
         It raises the ServingError that has the status control answered with.
         """
-        call = self._channel.unary_unary(SERVICE + name, None, None)
+        call = self._channel.unary_unary(name, None, None)
 
         def forward(message: bytes) -> bytes:
             try:

@@ -4,6 +4,7 @@ Every door (gRPC, REST, streams) hands its requests in here.
 """
 
 import functools
+import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
@@ -38,6 +39,7 @@ from services.router.shared_memory_registry import SharedMemoryRegistry
 from services.router.statistics_ledger import StatisticsLedger
 from services.router.streamed_replies import takes_many
 from services.router.tracer import Tracer
+from services.router.traffic_splits import TrafficSplits
 
 _log = structlog.get_logger(__name__)
 
@@ -66,6 +68,7 @@ class Inference:
         "_reactor",
         "_retired",
         "_schedulers",
+        "_splits",
         "_takers",
         "_tracer",
         "cache",
@@ -90,6 +93,7 @@ class Inference:
         self._reactor = reactor
         self.close_watch = CloseWatch(reactor)
         self._admission = Admission(registry=shared_memory or SharedMemoryRegistry())
+        self._splits = TrafficSplits(random.random)
         self._schedulers: dict[int, RouteScheduler] = {}
         # Who stands before each: it itself, unless it is traced or has a cache.
         self._takers: Mapping[int, Taker] = {}
@@ -122,6 +126,8 @@ class Inference:
             refuse(request, StoppingError(_STOPPING_TEXT))
             return
         try:
+            if self._splits.are_any:
+                body = self._splits.direct(body)
             verdict, request.body = self._admission.admit(body)
         except ServingError as error:
             refuse(request, error)
@@ -154,6 +160,7 @@ class Inference:
         for generation in new:
             self._begin(ready[generation])
         self._admission.apply(table)
+        self._splits.apply(table)
         for scheduler in retiring:
             self._withdraw(scheduler)
         for scheduler in self._schedulers.values():

@@ -15,6 +15,7 @@ from services.core.errors import InvalidRequestError, ServingError
 from services.core.version import VERSION
 from services.router import rest_documents, rest_http_body, rest_repository
 from services.router.cold_call import ColdMethod
+from services.router.forward import TRAFFIC_METHOD
 from services.router.inference import Inference
 from services.router.model_metadata import model_metadata
 from services.router.rest_http_body import RestCall
@@ -26,6 +27,7 @@ from services.router.rest_status import (
     rest_status,
     text_headers,
 )
+from services.router.rest_traffic import RestTraffic
 from services.router.servicer import (
     EXTENSIONS,
     SERVER_NAME,
@@ -54,6 +56,7 @@ class RestService:
         self._inference = inference
         self._forwarded = forwarded
         self._settings = RestSettings(inference, forwarded)
+        self._traffic = RestTraffic(forwarded[TRAFFIC_METHOD])
 
     def methods(self) -> Mapping[str, RestMethod]:
         """Return the methods by their full names."""
@@ -76,6 +79,8 @@ class RestService:
             REST_SERVICE + "TraceSettingUpdate": self._settings.trace_update,
             REST_SERVICE + "LogSettingsGet": self._settings.log_get,
             REST_SERVICE + "LogSettingsUpdate": self._settings.log_update,
+            REST_SERVICE + "TrafficSettingGet": self._traffic.read,
+            REST_SERVICE + "TrafficSettingUpdate": self._traffic.update,
             REST_SERVICE + "RepositoryIndex": self.repository_index,
             REST_SERVICE + "RepositoryModelLoad": self.repository_model_load,
             REST_SERVICE + "RepositoryModelUnload": self.repository_model_unload,

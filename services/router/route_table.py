@@ -46,6 +46,20 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficSplit:
+    """How requests that name no version are shared out.
+
+    Attributes:
+        weights: By version.
+        sticky_parameter: Requests with the same value of it go to the same version;
+            "": each goes its own way.
+    """
+
+    weights: Mapping[int, int]
+    sticky_parameter: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteTable:
     """All models a client may name, at one revision.
 
@@ -53,11 +67,13 @@ class RouteTable:
         revision: Grows with every change; 0 is the empty table.
         ready: Whether start-up loading is over and what should be ready is.
         models: By name, then by version.
+        splits: By model, where the newest version does not get everything.
     """
 
     revision: int = 0
     ready: bool = False
     models: Mapping[str, Mapping[int, Route]] = field(default_factory=dict)
+    splits: Mapping[str, TrafficSplit] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -67,12 +83,13 @@ class RouteTable:
         names: Iterable[str] = (),
         revision: int = 0,
         ready: bool = True,
+        splits: Mapping[str, TrafficSplit] | None = None,
     ) -> "RouteTable":
         """Return the table of ``routes``; ``names`` may name models without any."""
         models: dict[str, dict[int, Route]] = {name: {} for name in names}
         for route in routes:
             models.setdefault(route.model, {})[route.version] = route
-        return cls(revision=revision, ready=ready, models=models)
+        return cls(revision=revision, ready=ready, models=models, splits=splits or {})
 
     def routes(self) -> Iterable[Route]:
         """Yield every version of every model."""
