@@ -63,8 +63,6 @@ def layers_of(plan: EnsemblePlan, decoupled: Collection[int]) -> Layers:
     chain: tuple[int, ...] = ()
     for step in plan.steps:
         way = tuple(sorted(_with_itself(step), key=lambda i: len(reach(i))))
-        if any(reach(way[i]) != frozenset(way[:i]) for i in range(len(way))):
-            raise UnsupportedError(_meet(plan, step))
         shorter, longer = sorted((chain, way), key=len)
         if longer[: len(shorter)] != shorter:
             raise UnsupportedError(_meet(plan, step))

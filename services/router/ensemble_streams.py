@@ -121,10 +121,13 @@ class StreamedRun:
             self._take(self._strands.ended(strand))
             self._release(call.step)
 
-    def step_failed(self, call: StepCall, code: int, details: str) -> None:
+    def step_failed(
+        self,
+        call: StepCall,  # noqa: ARG002 - of a Run
+        code: int,
+        details: str,
+    ) -> None:
         """End with the step's error; the rest is dropped."""
-        if not call.open:
-            self._calls.pop(call, None)
         self._end_with(code, f"in ensemble '{self._owner.route.model}', {details}")
 
     def drop(self) -> None:
@@ -209,6 +212,5 @@ class StreamedRun:
         )
 
     def _end_with(self, code: int, details: str) -> None:
-        if not self._is_over:
-            self.drop()
-            self._owner.failed(self, code, details)
+        self.drop()
+        self._owner.failed(self, code, details)

@@ -463,3 +463,27 @@ def test_tensors_in_shared_memory_go_on_to_the_steps() -> None:
     assert pb.ModelInferRequest.FromString(normal) == request
     with pytest.raises(InvalidRequestError, match="is reserved"):
         Admission(table).admit(body)
+
+
+def test_a_decoupled_step_wants_a_stream_unless_it_is_not_needed(
+    router: RunningRouter,
+) -> None:
+    both = ensemble(
+        step("first", {"INPUT0": "A"}, {"OUTPUT0": "Y"}),
+        step("second", {"INPUT0": "A"}, {"OUTPUT0": "Z"}),
+        outputs="YZ",
+    )
+    inner = table(member("first"), member("second", decoupled=True), ens=both)
+    outer = ensemble(step("ens", {"A": "A"}, {"Z": "Z"}), name="outer")
+    router.apply(RouteTable.of([*inner.routes(), route(outer, generation=200)]))
+    first = router.worker(11)
+    nested = ask()
+    nested.model_name = "outer"
+    for request in (ask(), nested):
+        code, text = failure_of(router.infer(request))
+        assert code is grpc.StatusCode.UNIMPLEMENTED
+        assert text.endswith("support models with decoupled transaction policy")
+    wanted = pb.ModelInferRequest.InferRequestedOutputTensor(name="Y")
+    future = router.infer(ask(1, outputs=[wanted]))
+    add(first)
+    assert result_of(future) == 2

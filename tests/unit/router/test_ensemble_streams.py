@@ -1,6 +1,6 @@
 """The shell of ensembles with decoupled steps, with puppets on both sides."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,8 @@ class Client:
 class Models:
     """Holds what is submitted; owner of the run and taker of its steps."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, refuses: int | None) -> None:
+        self.refuses = refuses
         self.route: Route = route(config)
         self.calls: list[StepCall] = []
         self.forgotten: list[PendingRequest] = []
@@ -71,6 +72,8 @@ class Models:
     def submit(self, call: StepCall, body: bytes) -> None:
         call.body = body
         self.calls.append(call)
+        if call.step == self.refuses:
+            call.fail(3, "refused")
 
     def streamed(self, run: StreamedRun) -> None:
         del run
@@ -99,10 +102,16 @@ class Models:
         return call
 
 
-def begun(config: ModelConfig = COUNTED, limit: int = 0) -> tuple[Client, Models]:
-    models, client = Models(config), Client()
+def begun(
+    config: ModelConfig = COUNTED,
+    *,
+    decoupled: Collection[int] = (COUNT,),
+    limit: int = 0,
+    refuses: int | None = None,
+) -> tuple[Client, Models]:
+    models, client = Models(config, refuses), Client()
     member: Any = Member(models, models)  # type: ignore[arg-type]
-    members: Mapping[int, Member] = dict.fromkeys(range(2), member)
+    members: Mapping[int, Member] = dict.fromkeys(range(3), member)
     request = add_sub_request(model_name="ens")
     request.inputs[0].name = "A"
     run = StreamedRun(
@@ -110,7 +119,7 @@ def begun(config: ModelConfig = COUNTED, limit: int = 0) -> tuple[Client, Models
         client,
         read_request(request.SerializeToString()),
         members,
-        layers_of(plan_of(config), {COUNT}),
+        layers_of(plan_of(config), decoupled),
         limit=limit,
     )
     run.begin()
@@ -221,3 +230,57 @@ def test_no_step_is_under_way_more_often_than_allowed(limit: int, at_once: int) 
         echo(waiting[0])
     assert client.responses == sent
     assert client.is_final
+
+
+def test_a_step_that_is_idle_again_may_run_again() -> None:
+    client, models = begun(limit=1)
+    for text in (b"a", b"b"):
+        models.producer().respond(response(text), final=False)
+        echo(models.of(EACH)[0])
+    assert client.responses == [b"a", b"b"]
+
+
+def test_streams_within_the_stream_are_counted_too() -> None:
+    twice = ensemble(
+        step("count", {"I": "A"}, {"O": "C"}), step("again", {"I": "C"}, {"O": "Z"})
+    )
+    client, models = begun(twice, decoupled={0, 1}, limit=1)
+    models.producer().respond(response(b"a"), final=False)
+    models.producer().respond(response(b"b"), final=True)
+    for text in (b"a", b"b"):
+        (inner,) = models.of(EACH)
+        assert isinstance(inner, ProducerCall)
+        inner.respond(response(text + b"0"), final=False)
+        inner.respond(response(text + b"1"), final=True)
+    assert client.responses == [b"a0", b"a1", b"b0", b"b1"]
+    assert client.is_final
+
+
+def test_nothing_is_submitted_once_the_request_is_over() -> None:
+    client, models = begun(limit=1)
+    for text in (b"a", b"b"):
+        models.producer().respond(response(text), final=False)
+    empty = pb.ModelInferResponse().SerializeToString()
+    models.of(EACH)[0].answer(empty)
+    assert "returned no output 'O'" in client.error
+    assert models.of(EACH) == []
+
+
+def test_a_step_that_is_refused_at_once_ends_the_request_once() -> None:
+    both = ensemble(
+        step("count", {"I": "A"}, {"O": "C"}),
+        step("plain", {"I": "A"}, {"O": "P"}),
+        step("join", {"I": "C", "J": "P"}, {"O": "Z"}),
+    )
+    client, models = begun(both, refuses=COUNT)
+    assert client.error == "in ensemble 'ens', refused"
+    assert (len(models.calls), models.ended) == (1, 1)
+
+
+def test_a_stream_that_is_over_says_nothing_more() -> None:
+    client, models = begun()
+    producer = models.producer()
+    producer.respond(response(b"a"), final=True)
+    producer.respond(response(b"b"), final=False)
+    assert len(models.of(EACH)) == 1
+    assert client.error == ""
