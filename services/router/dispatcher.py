@@ -48,6 +48,7 @@ class InstanceStream(StreamCall):
 
     __slots__ = (
         "_executions",
+        "_is_counting",
         "_on_leave",
         "_scheduler",
         "_streamed",
@@ -72,6 +73,7 @@ class InstanceStream(StreamCall):
         self._scheduler: InstanceScheduler | None = None
         self._executions: deque[Execution] = deque()
         self._streamed: StreamedReplies | None = None
+        self._is_counting = False
         self.begin()
         # At once, so that one who leaves again before its route came is seen.
         self.read()
@@ -154,7 +156,12 @@ class InstanceStream(StreamCall):
         """Make ``change``, and tell the scheduler how many more or fewer there are."""
         streamed, scheduler = self._streamed, self._scheduler
         before = len(streamed) if streamed is not None else 0
-        change()
+        # Within it a request may withdraw, which is then counted here.
+        self._is_counting = True
+        try:
+            change()
+        finally:
+            self._is_counting = False
         after = len(streamed) if streamed is not None else 0
         if scheduler is not None and before != after:
             scheduler.streaming(after - before)
@@ -165,7 +172,8 @@ class InstanceStream(StreamCall):
         if scheduler is not None:
             cancelled = worker_pb2.BatchRequest(cancelled=[place])
             self.send(cancelled.SerializeToString())
-            scheduler.streaming(-1)
+            if not self._is_counting:
+                scheduler.streaming(-1)
 
     def _end_streamed(self, scheduler: InstanceScheduler) -> None:
         """Answer those whose replies were lost on the way."""

@@ -57,8 +57,10 @@ class GenerateCall(RestInferCall):
 
     def cancelled(self) -> None:
         """Have the model stop: nobody waits for its answers any more."""
-        super().cancelled()
-        self._withdraw()
+        if self.withdraw is None:
+            super().cancelled()
+        else:
+            self._withdraw()
 
     def _withdraw(self) -> None:
         withdraw, self.withdraw = self.withdraw, None

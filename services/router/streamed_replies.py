@@ -99,8 +99,8 @@ class StreamedReplies:
             place = worker_pb2.RequestPlace(batch=number, request=index)
 
             def leave(place: worker_pb2.RequestPlace = place) -> None:
-                self._open.pop((place.batch, place.request), None)
-                withdraw(place)
+                if self._open.pop((place.batch, place.request), None) is not None:
+                    withdraw(place)
 
             request.withdraw = leave
             now_ns = execution.dispatched_ns
