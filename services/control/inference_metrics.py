@@ -119,6 +119,7 @@ class MeasuredVersion:
         counted: All that was counted.
         waiting: Requests that wait for execution.
         load_s: How long its last load took; None if that is not known.
+        memory: What it took when it was loaded: CPU or GPU, device, bytes.
         tags: Labels from its configuration.
         gpu_uuid: Of the GPU that executes it; "" without one, or with several.
         has_cache: Whether its configuration asks for the response cache.
@@ -131,6 +132,7 @@ class MeasuredVersion:
     counted: Counted = field(default_factory=Counted)
     waiting: int = 0
     load_s: float | None = None
+    memory: Sequence[tuple[str, int, int]] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     gpu_uuid: str = ""
     has_cache: bool = False
@@ -166,6 +168,15 @@ def families(
         "nv_model_load_duration_secs",
         "Model load time in seconds",
         *((v.labels, v.load_s) for v in versions if v.load_s is not None),
+    )
+    yield gauge(
+        "nereid_model_memory_bytes",
+        "What the model took when it was loaded",
+        *(
+            ({**each.labels, "memory": kind, "device": str(device)}, size)
+            for each in versions
+            for kind, device, size in each.memory
+        ),
     )
     yield from _cache_counters([v for v in versions if v.has_cache])
     if settings.histogram_latencies:

@@ -94,6 +94,7 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
                     waiting=waiting.get(key, 0),
                     load_s=load_durations_s.get(key),
                     tags=dict(config.metric_tags),
+                    memory=self._memory_of(key),
                     gpu_uuid=self._gpu_of(key),
                     has_cache=config.response_cache.enable,
                     is_decoupled=config.model_transaction_policy.decoupled,
@@ -113,6 +114,10 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
             phase: quantiles(key, phase, settings.summary_quantiles, now_ns)
             for phase in LATENCY_PHASES
         }
+
+    def _memory_of(self, key: VersionKey) -> Sequence[tuple[str, int, int]]:
+        generation = self._supervisor.reconciler.registry.serving(key)
+        return generation.memory_usage if generation else ()
 
     def _gpu_of(self, key: VersionKey) -> str:
         """Return the UUID of the only GPU that serves a version, "" if there is none.

@@ -3,8 +3,8 @@
 Source: Triton's statistics extension; the errors are its words.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import grpc
 
@@ -36,6 +36,8 @@ from services.core.statistics_fields import (
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Duration = inference_pb2.StatisticDuration
 _NOTHING: Final = Counted()
+_GPU: Final = "GPU"
+Memory: TypeAlias = Sequence[tuple[str, int, int]]
 
 
 class StatisticsServicer(control_pb2_grpc.StatisticsControlServicer):
@@ -53,7 +55,10 @@ class StatisticsServicer(control_pb2_grpc.StatisticsControlServicer):
         del context
         versions = self._versions(request.name, request.version)
         totals = await self._statistics.totals()
-        return statistics_message({key: totals.get(key, _NOTHING) for key in versions})
+        return statistics_message(
+            {key: totals.get(key, _NOTHING) for key in versions},
+            {key: self._memory_of(key) for key in versions},
+        )
 
     async def ResetStatistics(
         self, request: control_pb2.ResetStatisticsRequest, context: _Context
@@ -80,6 +85,12 @@ class StatisticsServicer(control_pb2_grpc.StatisticsControlServicer):
         return grpc.method_handlers_generic_handler(
             SERVICE, {"ModelStatistics": handler}
         )
+
+    def _memory_of(self, key: VersionKey) -> Memory:
+        """Return what a version took on GPUs; Triton does not tell of the CPU's."""
+        generation = self._supervisor.reconciler.registry.serving(key)
+        usage = generation.memory_usage if generation is not None else ()
+        return tuple(use for use in usage if use[0] == _GPU)
 
     def _versions(self, name: str, version: str) -> list[VersionKey]:
         """Return the ready versions that a client asks for, in order.
@@ -108,9 +119,14 @@ class StatisticsServicer(control_pb2_grpc.StatisticsControlServicer):
 
 
 def statistics_message(
-    totals: Mapping[VersionKey, Counted],
+    totals: Mapping[VersionKey, Counted], memory: Mapping[VersionKey, Memory]
 ) -> inference_pb2.ModelStatisticsResponse:
-    """Return counters as the protocol's message, in their order."""
+    """Return counters as the protocol's message, in their order.
+
+    Args:
+        totals: By version.
+        memory: What each took: kind, device and bytes.
+    """
     return inference_pb2.ModelStatisticsResponse(
         model_stats=[
             inference_pb2.ModelStatistics(
@@ -130,6 +146,10 @@ def statistics_message(
                 ),
                 batch_stats=[_batch(counted, rows) for rows in _batch_sizes(counted)],
                 response_stats=_responses(counted),
+                memory_usage=[
+                    inference_pb2.MemoryUsage(type=kind, id=device, byte_size=size)
+                    for kind, device, size in memory.get((model, version), ())
+                ],
             )
             for (model, version), counted in totals.items()
         ]

@@ -193,6 +193,15 @@ def test_tags_and_the_gpu_are_labels_of_every_series() -> None:
     )
 
 
+def test_what_a_version_took_is_shown_for_each_device() -> None:
+    memory = (("CPU", 0, 10), ("GPU", 1, 20))
+    labels = 'model="m",version="1"'
+    assert {
+        f'nereid_model_memory_bytes{{{labels},memory="CPU",device="0"}} 10',
+        f'nereid_model_memory_bytes{{{labels},memory="GPU",device="1"}} 20',
+    } <= lines(measured(memory=memory))
+
+
 def test_durations_as_counters_can_be_switched_off() -> None:
     assert "duration_us" not in page(
         measured(), MetricsSettings(counter_latencies=False)

@@ -157,8 +157,15 @@ def test_responses_of_decoupled_models_are_told_by_their_place() -> None:
             "response.10.compute_infer.count": 1,
         }
     )
-    (model,) = statistics_message({("m", 1): counted}).model_stats
+    (model,) = statistics_message({("m", 1): counted}, {}).model_stats
     assert model.response_stats.keys() == {"0", "10"}
     assert model.response_stats["0"].success.count == 2
     assert model.response_stats["10"].fail.ns == 9
     assert model.response_stats["10"].compute_infer.count == 1
+
+
+def test_memory_on_gpus_is_told() -> None:
+    key = ("m", 1)
+    (model,) = statistics_message({key: Counted()}, {key: [("GPU", 2, 7)]}).model_stats
+    (use,) = model.memory_usage
+    assert (use.type, use.id, use.byte_size) == ("GPU", 2, 7)
