@@ -138,11 +138,13 @@ class RestInferCall(StreamCall):
 
     def hang_up(self) -> None:
         """End the call, unless its answer is being written somewhere."""
-        if self.scheduler is None:
+        if self._plan is None:
             super().hang_up()
 
     def answer(self, message: bytes) -> None:
         """Answer with a serialized ModelInferResponse, as HTTP."""
+        # It is counted: a client that leaves from now on is not counted again.
+        self.scheduler = None
         if len(message) <= _INLINE_BYTES:
             self._reply(self._encoded(message))
         else:
@@ -155,6 +157,8 @@ class RestInferCall(StreamCall):
     def _begin(self, parsed: RestInfer | Exception) -> None:
         if isinstance(parsed, Exception):
             self._reply(parsed)
+            return
+        if not self.open:
             return
         self._plan = parsed.reply
         self._door.inference.submit(self, parsed.request)

@@ -11,7 +11,12 @@ import grpc
 
 from protos import inference_pb2 as pb
 from protos import worker_pb2
-from services.core.completion_queue import ClientStream, Reactor, Server
+from services.core.completion_queue import (
+    CallFactory,
+    ClientStream,
+    Reactor,
+    Server,
+)
 from services.router.dispatcher import SERVE_METHOD
 from services.router.infer_call import INFER_METHOD, infer_calls
 from services.router.inference import Inference
@@ -94,6 +99,10 @@ class RunningRouter:
         self._workers: list[PuppetWorker] = []
         self._calls: list[Any] = []
         self.apply(RouteTable.of([route(add_sub())]))
+
+    def serve(self, method: str, factory: CallFactory) -> None:
+        """Serve one more method."""
+        self.on_loop(lambda: self._server.add_method(method, factory))
 
     def on_loop(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` on the router's thread and wait for it."""
