@@ -19,6 +19,7 @@ from services.router.rest_infer_call import (
     RestInferCall,
     RestInferDoor,
 )
+from tests.unit.router.routes import add_sub_request
 from tests.unit.router.running import PuppetWorker, RunningRouter, running_router
 
 INPUTS = [
@@ -127,9 +128,10 @@ def test_who_leaves_while_the_answer_is_written_is_counted_once(door: Door) -> N
 
 
 def test_who_leaves_while_the_question_is_read_asks_nobody(door: Door) -> None:
+    worker = door.router.worker()
     door.post(padding=1 << 17)
     read = door.pool.held.get(timeout=5)
     door.leave()
     read()
-    door.router.on_loop(lambda: None)
-    assert door.router.inference.waiting() == {}
+    door.router.infer(add_sub_request(id="next"))
+    assert [request.id for request in worker.next_batch()] == ["next"]
