@@ -36,6 +36,8 @@ def decode_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
     Raises:
         WireFormatError: it runs past the buffer or over ten bytes.
     """
+    if position < len(buffer) and buffer[position] < 128:  # noqa: PLR2004
+        return buffer[position], position + 1
     value = shift = 0
     for index in range(position, min(position + _MAX_VARINT_BYTES, len(buffer))):
         byte = buffer[index]
@@ -107,3 +109,33 @@ def skip_field(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
         message = f"field {tag >> 3} runs past the end of the message"
         raise WireFormatError(message)
     return tag >> 3, end
+
+
+def split_fields(buffer: bytes) -> list[tuple[int, int, int, int]]:
+    """Return number, start, start of the content and end of every field.
+
+    The content of a length-delimited field begins behind its length, that of any
+    other behind its tag.
+
+    Raises:
+        WireFormatError: the message is malformed.
+    """
+    fields = []
+    position, size = 0, len(buffer)
+    while position < size:
+        tag = buffer[position]
+        if tag < 128 and tag & 7 == _WIRE_TYPE_LENGTH:  # noqa: PLR2004 - one byte
+            length, content = decode_varint(buffer, position + 1)
+            end = content + length
+            if end > size:
+                message = f"field {tag >> 3} runs past the end of the message"
+                raise WireFormatError(message)
+            number = tag >> 3
+        else:
+            number, end = skip_field(buffer, position)
+            tag, content = decode_varint(buffer, position)
+            if tag & 7 == _WIRE_TYPE_LENGTH:
+                _, content = decode_varint(buffer, content)
+        fields.append((number, position, content, end))
+        position = end
+    return fields

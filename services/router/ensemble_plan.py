@@ -41,13 +41,19 @@ class EnsemblePlan:
         name: Of the ensemble.
         steps: By their place in the configuration; those not needed are left out.
         results: Tensors that the answer has, in the order of the configuration.
-        readers: By tensor, the steps that read it.
+        readers: By tensor, the steps that read it, each once.
+        awaited: By step, how many tensors it reads that other steps write.
+        awaited_results: Those of ``results`` that steps write.
+        first: The steps that wait for no other.
     """
 
     name: str
     steps: Mapping[int, PlannedStep]
     results: tuple[str, ...]
     readers: Mapping[str, tuple[int, ...]]
+    awaited: Mapping[int, int]
+    awaited_results: frozenset[str]
+    first: tuple[int, ...]
 
     def narrowed(self, results: Collection[str]) -> "EnsemblePlan":
         """Return the plan that answers with ``results`` only."""
@@ -101,11 +107,23 @@ def plan_of(config: ModelConfig) -> EnsemblePlan:
 def _plan(
     name: str, steps: Mapping[int, PlannedStep], results: tuple[str, ...]
 ) -> EnsemblePlan:
+    written = {tensor for step in steps.values() for _, tensor in step.outputs}
     readers: dict[str, tuple[int, ...]] = {}
+    awaited: dict[int, int] = {}
     for i, step in steps.items():
-        for tensor in {tensor for _, tensor in step.inputs}:
+        read = {tensor for _, tensor in step.inputs}
+        awaited[i] = len(read & written)
+        for tensor in read:
             readers[tensor] = (*readers.get(tensor, ()), i)
-    return EnsemblePlan(name=name, steps=steps, results=results, readers=readers)
+    return EnsemblePlan(
+        name=name,
+        steps=steps,
+        results=results,
+        readers=readers,
+        awaited=awaited,
+        awaited_results=frozenset(results) & written,
+        first=tuple(i for i, count in awaited.items() if not count),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,40 +156,36 @@ class Progress(Generic[TensorT]):
 
     plan: EnsemblePlan
     tensors: dict[str, TensorT] = field(default_factory=dict)
-    _missing: dict[int, set[str]] = field(default_factory=dict)
-    _wanted: set[str] = field(default_factory=set)
+    # How many tensors each step, and the answer, still waits for.
+    _missing: dict[int, int] = field(default_factory=dict)
+    _wanted: int = 0
 
     def begin(self, given: Mapping[str, TensorT]) -> Move:
         """Start with what the client sent."""
+        plan = self.plan
         self.tensors.update(given)
-        written = {
-            tensor for step in self.plan.steps.values() for _, tensor in step.outputs
-        }
-        self._wanted = {name for name in self.plan.results if name in written}
-        self._missing = {
-            i: {tensor for _, tensor in step.inputs if tensor in written}
-            for i, step in self.plan.steps.items()
-        }
-        run = tuple(i for i, missing in self._missing.items() if not missing)
-        return Move(run=run, is_done=not self._wanted)
+        self._missing = dict(plan.awaited)
+        self._wanted = len(plan.awaited_results)
+        return Move(run=plan.first, is_done=not self._wanted)
 
     def answered(self, step: int, outputs: Mapping[str, TensorT]) -> Move:
-        """Take in the outputs of a step, by its model's names."""
-        planned = self.plan.steps[step]
+        """Take in the outputs of a step, by its model's names; once for each step."""
+        plan, missing = self.plan, self._missing
+        planned = plan.steps[step]
         ready: list[int] = []
         for name, tensor in planned.outputs:
             if name not in outputs:
                 problem = (
-                    f"in ensemble '{self.plan.name}', model '{planned.model}' returned "
+                    f"in ensemble '{plan.name}', model '{planned.model}' returned "
                     f"no output '{name}'"
                 )
                 return Move(problem=problem)
             self.tensors[tensor] = outputs[name]
-            self._wanted.discard(tensor)
-            for reader in self.plan.readers.get(tensor, ()):
-                missing = self._missing[reader]
-                missing.discard(tensor)
-                if not missing:
+            if tensor in plan.awaited_results:
+                self._wanted -= 1
+            for reader in plan.readers.get(tensor, ()):
+                missing[reader] -= 1
+                if not missing[reader]:
                     ready.append(reader)
         if not self._wanted:
             return Move(is_done=True)

@@ -9,13 +9,13 @@ parameters alike (inference.proto).
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from protos import inference_pb2 as pb
 from services.core.shared_memory_region import REGION_PARAMETER
-from services.core.wire_format import decode_varint, length_prefix, skip_field
+from services.core.wire_format import length_prefix, split_fields
 
 _NAME: Final = 1
 _VERSION: Final = 2
@@ -81,7 +81,7 @@ def read_request(body: bytes) -> EnsembleRequest:
     outputs: dict[str, bytes] = {}
     raws: list[Buffer] = []
     view = memoryview(body)
-    for number, start, content, end in _fields(body):
+    for number, start, content, end in split_fields(body):
         if number == _REQUEST_INPUTS:
             inputs.append(_tensor_header(body[content:end]))
         elif number == _REQUEST_RAW:
@@ -112,7 +112,7 @@ def read_response(message: bytes) -> dict[str, Tensor]:
     outputs: list[tuple[str, bytes, bytes]] = []
     raws: list[Buffer] = []
     view = memoryview(message)
-    for number, _, content, end in _fields(message):
+    for number, _, content, end in split_fields(message):
         if number == _RESPONSE_OUTPUTS:
             outputs.append(_tensor_header(message[content:end]))
         elif number == _RESPONSE_RAW:
@@ -191,23 +191,12 @@ def sequence_parameters(parameters: bytes) -> bytes:
     return response.SerializeToString(deterministic=True)
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield number, start, start of the content and end of every field."""
-    position = 0
-    while position < len(message):
-        number, end = skip_field(message, position)
-        _, length_at = decode_varint(message, position)
-        _, content = decode_varint(message, length_at)
-        yield number, position, content, end
-        position = end
-
-
 @functools.lru_cache(maxsize=4096)
 def _tensor_header(message: bytes) -> tuple[str, bytes, bytes]:
     """Return the name, datatype with shape, and the parameters of a tensor."""
     name = ""
     header = parameters = b""
-    for number, start, content, end in _fields(message):
+    for number, start, content, end in split_fields(message):
         if number == _TENSOR_NAME:
             name = message[content:end].decode()
         elif number in _TENSOR_HEADER:
@@ -220,7 +209,7 @@ def _tensor_header(message: bytes) -> tuple[str, bytes, bytes]:
 @functools.lru_cache(maxsize=1024)
 def _requested_output(message: bytes) -> tuple[str, bytes]:
     name, parameters = "", b""
-    for number, start, content, end in _fields(message):
+    for number, start, content, end in split_fields(message):
         if number == _TENSOR_NAME:
             name = message[content:end].decode()
         elif number == _OUTPUT_PARAMETERS:

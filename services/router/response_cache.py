@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from services.core.shared_memory_region import REGION_PARAMETER
-from services.core.wire_format import decode_varint, skip_field
+from services.core.wire_format import skip_field, split_fields
 
 _ID: Final = 3
 _PARAMETERS: Final = 4
@@ -123,23 +123,18 @@ def request_key(generation: int, body: bytes) -> tuple[bytes, bytes]:
     outputs: list[bytes] = []
     raws: list[memoryview] = []
     view = memoryview(body)
-    position = 0
-    while position < len(body):
-        number, end = skip_field(body, position)
+    for number, start, content, end in split_fields(body):
         if number == _RAW:
-            _, content = decode_varint(body, position + 1)
             raws.append(view[content:end])
         elif number == _ID:
-            identity = body[position:end]
+            identity = body[start:end]
         elif number == _PARAMETERS:
-            _, content = decode_varint(body, position + 1)
             if not body.startswith(_NOT_FOR_THE_MODEL, content, end):
-                parameters.append(body[position:end])
+                parameters.append(body[start:end])
         elif number == _INPUTS:
-            headers.append(body[position:end])
+            headers.append(body[start:end])
         elif number == _OUTPUTS:
-            outputs.append(body[position:end])
-        position = end
+            outputs.append(body[start:end])
     if any(_ELSEWHERE in each for each in (*headers, *outputs)) or any(
         _SEQUENCE in each for each in parameters
     ):

@@ -12,6 +12,7 @@ from services.core.wire_format import (
     encode_varint,
     length_prefix,
     skip_field,
+    split_fields,
 )
 
 
@@ -43,3 +44,42 @@ def test_protobuf_itself_reads_an_aligned_prefix(body: bytes) -> None:
     message = aligned_length_prefix(2, len(body), 4) + body
     assert list(worker_pb2.BatchRequest.FromString(message).request) == [body]
     assert skip_field(message, 0) == (2, len(message))
+
+
+@given(st.binary(max_size=300), st.text(max_size=20), st.integers(0, 2**63 - 1))
+def test_a_message_falls_into_its_fields(
+    raw: bytes, text: str, generation: int
+) -> None:
+    hello = worker_pb2.InstanceHello(
+        worker_id="w", device=text, generation=generation, instance_name="n"
+    )
+    reply = worker_pb2.BatchRequest(request=[raw, b"", raw])
+    message = hello.SerializeToString() + reply.SerializeToString()
+    fields = split_fields(message)
+    assert [start for _, start, _, _ in fields[1:]] == [end for *_, end in fields[:-1]]
+    assert fields[-1][3] == len(message)
+    contents = [message[content:end] for n, _, content, end in fields if n == 2]
+    assert contents == [raw, b"", raw]
+    found = {n: message[content:end] for n, _, content, end in fields}
+    assert found.get(6, b"").decode() == text
+    assert decode_varint(found.get(4, b"\0"), 0)[0] == generation
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"\x0a", b"\x0a\x05abcd", b"\x0a\x80", b"\x0b", b"\x0d\0\0\0", b"\x08"],
+    ids=["no length", "short", "open length", "group", "short fixed", "no varint"],
+)
+def test_a_message_that_ends_too_early_is_refused(text: bytes) -> None:
+    with pytest.raises(WireFormatError):
+        split_fields(b"\x0a\x01a" + text)
+
+
+def test_fields_of_every_kind_and_number_are_split() -> None:
+    text = b"\x08\x96\x01" + b"\x0d\1\2\3\4" + b"\x09" + bytes(8) + b"\x82\x01\x01a"
+    assert split_fields(text) == [
+        (1, 0, 1, 3),
+        (1, 3, 4, 8),
+        (1, 8, 9, 17),
+        (16, 17, 20, 21),
+    ]
