@@ -265,7 +265,7 @@ class Inference:
         return (
             not self.stopping
             and self.table.ready
-            and all(scheduler.has_instance for scheduler in self._schedulers.values())
+            and all(each.has_instance for each in tuple(self._schedulers.values()))
         )
 
     def close(self) -> None:

@@ -1,8 +1,10 @@
 """Requests through the router's real doors to a puppet worker and back."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -12,8 +14,10 @@ import pytest
 from protos import inference_pb2 as pb
 from services.core.completion_queue import ClientStream
 from services.router.route_table import RouteTable
+from services.router.scheduler import Scheduler
 from tests.unit.router.routes import add_sub, add_sub_request, route
 from tests.unit.router.running import RunningRouter, running_router
+from tests.unit.router.stage import PuppetInstance
 
 
 @pytest.fixture
@@ -240,3 +244,37 @@ def test_a_client_that_does_not_read_is_not_read_from_without_end(
         router.on_loop(lambda: None)
     assert scheduler.waiting == 1024
     responses.cancel()
+
+
+@pytest.fixture
+def _threads_that_take_turns_often() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("_threads_that_take_turns_often")
+def test_readiness_may_be_asked_for_while_routes_change(router: RunningRouter) -> None:
+    stopping = threading.Event()
+    errors: SimpleQueue[RuntimeError] = SimpleQueue()
+
+    def ask() -> None:
+        while not stopping.is_set():
+            try:
+                router.inference.is_ready()
+            except RuntimeError as error:
+                errors.put(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for first in range(100, 10_000, 100):
+        routes = [route(add_sub(f"m{k}"), generation=first + k) for k in range(9)]
+        router.apply(RouteTable.of(routes))
+        for each in routes:
+            scheduler = router.inference.scheduler_of(each)
+            assert isinstance(scheduler, Scheduler)
+            router.on_loop(partial(scheduler.attach, PuppetInstance()))
+    stopping.set()
+    asking.join()
+    assert errors.empty()
