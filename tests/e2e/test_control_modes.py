@@ -137,7 +137,8 @@ def test_while_polling_nobody_loads_by_hand(polled: Served) -> None:
 def test_while_polling_models_come_change_and_go(polled: Served) -> None:
     stack, repository, client = polled
     write_adder(repository, 2, name="two")
-    eventually(lambda: index(stack).get("two") == "READY")
+    eventually(lambda: client.is_model_ready("two"))
+    assert index(stack)["two"] == "READY"
     place(repository / "two" / "1" / "model.onnx", adder_bytes(3))
     eventually(lambda: ask(client, "two") == 3)
     place(repository / "two" / "config.pbtxt", b"nonsense")

@@ -212,7 +212,7 @@ def test_an_instance_lives_on_when_others_join_it(
     first = ask(client, "counting")
     place(folder / "config.pbtxt", python.replace("count: 1", "count: 2").encode())
     client.load_model("counting")
-    assert first in {ask(client, "counting") for _ in range(20)}
+    assert Path(f"/proc/{first}").exists()
     place(folder / "config.pbtxt", python.encode())
     client.load_model("counting")
     assert {ask(client, "counting") for _ in range(5)} == {first}
