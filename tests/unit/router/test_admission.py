@@ -126,6 +126,19 @@ def test_garbage_is_refused() -> None:
             "Expected 64, got 0",
         ),
         (
+            {"inputs": [tensor("INPUT0", (0, 16)), tensor("INPUT1", (0, 16))]},
+            NO_ID + "inference request batch-size must be >= 1 for 'simple'",
+        ),
+        (
+            {"inputs": [tensor("INPUT0", (1, 16)), tensor("INPUT1", (0, 16))]},
+            NO_ID + "input 'INPUT0' batch size does not match other inputs for "
+            "'simple'",
+        ),
+        (
+            {"inputs": [tensor("INPUT0", (1, 16)), tensor("INPUT0", (1, 16))]},
+            "input 'INPUT0' already exists in request",
+        ),
+        (
             {"raw_input_contents": [bytes(64)]},
             "unable to find data for input tensor 'INPUT1' for model 'simple' in "
             "request.",

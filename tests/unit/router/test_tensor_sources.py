@@ -61,6 +61,16 @@ def test_the_worker_is_told_where_shared_tensors_are() -> None:
     assert SharedMemoryRegion.decode(first.encode()) == first
 
 
+def test_an_output_alone_may_be_shared() -> None:
+    request = add_sub_request(
+        outputs=[Request.InferRequestedOutputTensor(name="OUTPUT0")]
+    )
+    share(request.outputs[0])
+    told, contents = normal(request)
+    assert told.outputs[0].parameters[REGION_PARAMETER].string_param == "100:64:/data"
+    assert contents == list(told.raw_input_contents) == [bytes(64), bytes(64)]
+
+
 def test_typed_contents_beside_shared_memory_become_raw() -> None:
     request = add_sub_request(raw_input_contents=[])
     share(request.inputs[0])
