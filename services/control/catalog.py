@@ -95,7 +95,7 @@ class Catalog:
             override: What takes the place of the repository's files.
 
         Raises:
-            ModelNotReadyError: the mode does not allow it.
+            ModelNotReadyError: the mode does not allow it, or there is no worker.
             InternalError: there is no such model, or its configuration is bad.
             InvalidRequestError: a version failed to load, or there is none; or a
                 file has no safe name.

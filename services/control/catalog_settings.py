@@ -31,6 +31,8 @@ class CatalogSettings:
         poll_interval_s: For POLL mode; 0: never.
         fleet_wait_s: How long a start-up that lacks a device or a backend waits
             for one more worker.
+        worker_wait_s: How long a load that somebody asks for waits if there is no
+            worker at all.
         override_root: Where files of load requests are written; workers must find
             them there. "": a new temporary folder.
     """
@@ -46,4 +48,5 @@ class CatalogSettings:
     config_name: str = ""
     poll_interval_s: float = 15.0
     fleet_wait_s: float = 5.0
+    worker_wait_s: float = 8.0
     override_root: str = ""

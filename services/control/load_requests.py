@@ -14,6 +14,7 @@ from services.control.preparation import NoVersionError, written_config
 from services.control.repository import ModelFolder, Survey
 from services.control.served_models import ServedModels
 from services.control.supervisor import Supervisor
+from services.control.worker_presence import while_workers_are_there
 from services.core.errors import (
     ConfigError,
     InternalError,
@@ -131,8 +132,11 @@ class LoadRequests:
             if override.is_empty and former and former.folder == folder:
                 # As Triton does: it lasts until the files change.
                 config = former.config
-            specs = await self._begin(folder, config)
-            await self._models.settled([name])
+            specs = await while_workers_are_there(
+                self._supervisor,
+                self._bring(folder, config),
+                self._settings.worker_wait_s,
+            )
         # A failure is news for the routers too: it is told by their readiness.
         await self._supervisor.routes_applied()
         try:
@@ -140,6 +144,14 @@ class LoadRequests:
         except InvalidRequestError:
             self._models.keep_former(name, former)
             raise
+
+    async def _bring(
+        self, folder: ModelFolder, config: str | None
+    ) -> tuple[VersionSpec, ...]:
+        """Have a model served, and wait for the outcome."""
+        specs = await self._begin(folder, config)
+        await self._models.settled([folder.name])
+        return specs
 
     async def _begin(
         self, folder: ModelFolder, config: str | None

@@ -281,3 +281,41 @@ async def test_ensembles_in_a_circle_are_refused_from_both_ends(
                 ask(control, "e"), ask(control, "f"), return_exceptions=True
             )
         assert all(isinstance(each, grpc.aio.AioRpcError) for each in answers)
+
+
+async def test_a_load_that_no_worker_is_there_for_is_given_up(tmp_path: Path) -> None:
+    write_model(tmp_path, "m")
+    settings = settings_of(tmp_path, mode=ControlMode.EXPLICIT, worker_wait_s=0.0)
+    async with running(Control(settings)) as control:
+        with pytest.raises(grpc.aio.AioRpcError, match="no worker is attached"):
+            await ask(control, "m")
+        await control.catalog.unload("m")  # nobody holds it up
+        assert await control.index() == [("m", "1", "UNAVAILABLE", "unloaded")]
+
+
+async def test_a_load_whose_worker_leaves_is_given_up_if_no_other_comes(
+    tmp_path: Path,
+) -> None:
+    write_model(tmp_path, "m")
+    settings = settings_of(tmp_path, mode=ControlMode.EXPLICIT, worker_wait_s=0.2)
+    async with running(Control(settings)) as control:
+        worker = await control.worker()
+        loading = asyncio.create_task(ask(control, "m"))
+        await worker.told("load")
+        worker.hang_up()
+        with pytest.raises(grpc.aio.AioRpcError, match="no worker is attached"):
+            await loading
+
+
+async def test_a_load_goes_on_with_the_worker_that_comes_in_time(
+    tmp_path: Path,
+) -> None:
+    write_model(tmp_path, "m")
+    async with running(explicit(tmp_path)) as control:
+        first = await control.worker("w1")
+        loading = asyncio.create_task(ask(control, "m"))
+        await first.told("load")
+        first.hang_up()
+        second = await control.worker("w2")
+        await second.loads()
+        await loading
