@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, TypeAlias
 
 import grpc
@@ -48,10 +47,10 @@ class InstanceStream(StreamCall):
 
     __slots__ = (
         "_executions",
-        "_is_counting",
         "_on_leave",
         "_scheduler",
         "_streamed",
+        "_streaming",
         "_watchers",
         "hello",
     )
@@ -73,7 +72,7 @@ class InstanceStream(StreamCall):
         self._scheduler: InstanceScheduler | None = None
         self._executions: deque[Execution] = deque()
         self._streamed: StreamedReplies | None = None
-        self._is_counting = False
+        self._streaming = 0
         self.begin()
         # At once, so that one who leaves again before its route came is seen.
         self.read()
@@ -102,9 +101,8 @@ class InstanceStream(StreamCall):
             parts[0] = aligned_length_prefix(_REQUEST_FIELD, len(parts[1]), _STEP)
         self._executions.append(execution)
         if self._streamed is not None:
-            self._count_streaming(
-                partial(self._streamed.began, execution, self._withdraw)
-            )
+            self._streamed.began(execution, self._withdraw)
+            self._tell_streaming()
         message = b"".join(parts)
         trim_after(message)
         self.send(message)
@@ -115,7 +113,8 @@ class InstanceStream(StreamCall):
         trim_after(message)
         if self._streamed is not None and is_streamed(message):
             now_ns, at_ms = time.monotonic_ns(), time.time_ns() // 1_000_000
-            self._count_streaming(partial(self._streamed.take, message, now_ns, at_ms))
+            self._streamed.take(message, now_ns, at_ms)
+            self._tell_streaming()
             return
         if self._scheduler is None or not self._executions:
             _log.error(
@@ -127,7 +126,8 @@ class InstanceStream(StreamCall):
             watch(execution, message)
         self._scheduler.completed(self, execution, message)
         if self._streamed is not None:
-            self._count_streaming(self._streamed.ended)
+            self._streamed.ended()
+            self._tell_streaming()
 
     def half_closed(self) -> None:
         """End the stream: the worker takes the instance out of service."""
@@ -152,38 +152,29 @@ class InstanceStream(StreamCall):
             scheduler.detach(self, unanswered)
         self._on_leave(self)
 
-    def _count_streaming(self, change: Callable[[], None]) -> None:
-        """Make ``change``, and tell the scheduler how many more or fewer there are."""
-        streamed, scheduler = self._streamed, self._scheduler
-        before = len(streamed) if streamed is not None else 0
-        # Within it a request may withdraw, which is then counted here.
-        self._is_counting = True
-        try:
-            change()
-        finally:
-            self._is_counting = False
-        after = len(streamed) if streamed is not None else 0
-        if scheduler is not None and before != after:
-            scheduler.streaming(after - before)
+    def _tell_streaming(self) -> None:
+        """Tell the scheduler how many more or fewer wait for streamed replies."""
+        now = len(self._streamed) if self._streamed is not None else 0
+        change, self._streaming = now - self._streaming, now
+        if change and self._scheduler is not None:
+            self._scheduler.streaming(change)
 
     def _withdraw(self, place: worker_pb2.RequestPlace) -> None:
         """Tell the worker that nobody waits for the replies to a request."""
-        scheduler = self._scheduler
-        if scheduler is not None:
+        if self._scheduler is not None:
             cancelled = worker_pb2.BatchRequest(cancelled=[place])
             self.send(cancelled.SerializeToString())
-            if not self._is_counting:
-                scheduler.streaming(-1)
+        self._tell_streaming()
 
     def _end_streamed(self, scheduler: InstanceScheduler) -> None:
         """Answer those whose replies were lost on the way."""
         streamed, self._streamed = self._streamed, None
-        if streamed is None or not len(streamed):
-            return
-        count = len(streamed)
-        for request in streamed.lost():
-            refuse(request, ModelNotReadyError(_LOST_TEXT))
-        scheduler.streaming(-count)
+        if streamed is not None:
+            for request in streamed.lost():
+                refuse(request, ModelNotReadyError(_LOST_TEXT))
+        told, self._streaming = self._streaming, 0
+        if told:
+            scheduler.streaming(-told)
 
 
 class Dispatcher:
