@@ -213,7 +213,8 @@ class StreamCall:
         """End the call once everything is sent; ``metadata`` goes with the status."""
         if not self.open:
             return
-        status = _SendStatus(metadata, code, details.encode(), 0)
+        text = fitting(details, self.longest_details)
+        status = _SendStatus(metadata, code, text, 0)
         self._post((status,) if self._begun else (_NO_METADATA, status))
         self.open = False
 

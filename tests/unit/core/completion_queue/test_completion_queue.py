@@ -74,7 +74,7 @@ class Talk(StreamCall):
         self.read()
 
     def half_closed(self) -> None:
-        self.finish(5, "that was all")
+        self.finish(5, "that was all" + " \u00e9" * 30_000)
 
 
 class SlowTalk(Talk):
@@ -282,7 +282,7 @@ def test_a_stream_keeps_the_order_of_messages_and_ends_with_its_status(
         with pytest.raises(grpc.RpcError) as caught:
             next(answers)
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    assert caught.value.details() == "that was all"
+    assert str(caught.value.details()).startswith("that was all \u00e9")
 
 
 def test_the_client_stream_queues_what_it_sends(target: str) -> None:
