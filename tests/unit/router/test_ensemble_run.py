@@ -487,3 +487,15 @@ def test_a_decoupled_step_wants_a_stream_unless_it_is_not_needed(
     future = router.infer(ask(1, outputs=[wanted]))
     add(first)
     assert result_of(future) == 2
+
+
+def test_a_stopping_router_finishes_ensembles_that_have_begun(chain: Chain) -> None:
+    router, first, second = chain
+    future = router.infer(ask(1))
+    held = first.next_batch()
+    router.on_loop(lambda: setattr(router.inference, "stopping", True))
+    assert failure_of(router.infer(ask()))[0] is grpc.StatusCode.UNAVAILABLE
+    first.answers.put(sums(held))
+    assert not router.inference.is_quiet
+    add(second)
+    assert result_of(future) == 4
