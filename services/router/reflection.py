@@ -48,7 +48,11 @@ class _ReflectionCall(StreamCall):
         answer: Any = self._servicer.ServerReflectionInfo
         for response in answer(iter((request,)), None):
             self.send(response.SerializeToString())
-        self.read()
+
+    def sent_all(self) -> None:
+        """Read on, not before: who sends without reading is not read from either."""
+        if self.open:
+            self.read()
 
     def half_closed(self) -> None:
         self.finish()
