@@ -1,7 +1,10 @@
 """Ensembles from outside: real clients, a real stack, ONNX and Python members."""
 
 import asyncio
+import json
 import time
+import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -12,7 +15,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.grpc.aio as triton_aio
 import tritonclient.http as triton_http
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, shared_memory
 
 from tests.support.ensemble_models import (
     write_add_sub,
@@ -106,7 +109,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stack(repository: Path) -> Iterator[Stack]:
     flags = ("--exit-on-error=false", "--strict-readiness=false")
-    with running_stack(repository, *flags) as running:
+    with running_stack(repository, *flags, "--allow-client-shm=true") as running:
         yield running
 
 
@@ -210,6 +213,33 @@ def test_the_error_of_a_decoupled_step_ends_the_request(stack: Stack) -> None:
 def test_an_ensemble_with_a_decoupled_step_wants_a_stream(grpc: Any) -> None:  # noqa: ANN401
     with pytest.raises(InferenceServerException, match="decoupled transaction policy"):
         grpc.infer("counted", inputs(triton_grpc, A=numbers(1)))
+
+
+def test_generate_stream_gives_the_responses_of_a_decoupled_step(stack: Stack) -> None:
+    url = f"http://127.0.0.1:{stack.http}/v2/models/counted/generate_stream"
+    body = json.dumps({"A": [3] * 16}).encode()
+    with urllib.request.urlopen(url, body, timeout=20) as answer:
+        lines = [line for line in answer.read().splitlines() if line]
+    events = [json.loads(line.removeprefix(b"data: ")) for line in lines]
+    assert [event["Z"][0] for event in events] == [3, 5, 7]
+
+
+def test_tensors_of_an_ensemble_may_be_in_shared_memory(grpc: Any) -> None:  # noqa: ANN401
+    name = f"ensembles_{uuid.uuid4().hex}"
+    region = shared_memory.create_shared_memory_region(name, f"/{name}", 128)
+    try:
+        shared_memory.set_shared_memory_region(region, [numbers(5)])
+        grpc.register_system_shared_memory(name, f"/{name}", 128)
+        sent = triton_grpc.InferInput("A", [1, 16], "INT32")
+        sent.set_shared_memory(name, 64)
+        wanted = triton_grpc.InferRequestedOutput("Z")
+        wanted.set_shared_memory(name, 64, 64)
+        grpc.infer("diamond", [sent], outputs=[wanted])
+        found = shared_memory.get_contents_as_numpy(region, np.int32, [1, 16], 64)
+        np.testing.assert_array_equal(found, numbers(20))
+        grpc.unregister_system_shared_memory(name)
+    finally:
+        shared_memory.destroy_shared_memory_region(region)
 
 
 def test_sequences_go_through_ensembles_each_on_its_own(stack: Stack) -> None:
