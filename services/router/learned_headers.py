@@ -31,6 +31,9 @@ RAW_CONTENTS_TAG: Final = 0x3A
 _HEADER_FIELDS: Final = frozenset((4, 5, 6))
 _LONGEST_SHORT_LENGTH: Final = 127
 _MOST_HEADERS_OF_A_ROUTE: Final = 256
+# Beyond it, parsing is little beside the copying, and remembering would cost memory
+# that any client could claim.
+_LONGEST_HEADER_BYTES: Final = 16 << 10
 _MOST_PREFIXES: Final = 4096
 
 
@@ -132,6 +135,8 @@ class LearnedHeaders:
         if layout is None:
             return False
         prefix, start, end, raw_prefixes = layout
+        if end - start > _LONGEST_HEADER_BYTES:
+            return False
         if len(self._by_prefix) >= _MOST_PREFIXES:
             self._by_prefix.clear()
         by_length = self._by_prefix.setdefault(prefix, {})

@@ -336,6 +336,16 @@ def test_a_name_repeated_behind_the_header_is_not_learned() -> None:
     assert not LearnedHeaders().learn(repeated, verdict)
 
 
+@pytest.mark.parametrize(("length", "is_learned"), [(16_000, True), (16_400, False)])
+def test_no_client_has_memory_kept_by_a_long_header(
+    length: int, *, is_learned: bool
+) -> None:
+    note = pb.InferParameter(string_param="x" * length)
+    body = add_sub_request(parameters={"note": note}).SerializeToString()
+    verdict, _ = admit_in_full(body, TABLE)
+    assert LearnedHeaders().learn(body, verdict) is is_learned
+
+
 def test_what_was_learned_is_forgotten_when_the_routes_change() -> None:
     admission = Admission(TABLE)
     body = add_sub_request().SerializeToString()
