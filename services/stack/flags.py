@@ -180,6 +180,8 @@ TRITON_FLAGS: Final[tuple[Flag, ...]] = (
 )
 
 OWN_FLAGS: Final[tuple[Flag, ...]] = (
+    _honoured("no-worker-timeout", _NUMBER, "seconds to wait for a lost worker"),
+    _honoured("max-queue-bytes", _INTEGER, "requests of a model that wait together"),
     _honoured("device", _TEXT, "start a worker for cpu or cuda:N", repeated=True),
     _honoured("state-dir", _TEXT, "where the embedded store keeps its data"),
     _honoured("quickstart", _SWITCH, "once ready, send the demo's first inferences"),

@@ -1,5 +1,6 @@
 """What one stack is to do, read from its command line. Pure."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -205,7 +206,7 @@ def _router_flags(values: Values) -> tuple[str, ...]:
     """Return what the router reads itself.
 
     Raises:
-        UsageError: a pattern, a restriction or a cache that is none.
+        UsageError: a pattern, a restriction, a cache or a bound that is none.
     """
     flags = []
     for name in ("http-header-forward-pattern", "grpc-header-forward-pattern"):
@@ -225,6 +226,24 @@ def _router_flags(values: Values) -> tuple[str, ...]:
     flags += [f"--cache-config={cache}" for cache in caches]
     if _last(values, "allow-client-shm", default=False):
         flags.append("--allow-client-shm=true")
+    return (*flags, *_queue_flags(values))
+
+
+def _queue_flags(values: Values) -> tuple[str, ...]:
+    """Return what bounds the router's queues.
+
+    Raises:
+        UsageError: no time, or no size.
+    """
+    flags = []
+    if "no-worker-timeout" in values:
+        seconds = float(values["no-worker-timeout"][-1])
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise UsageError(f"--no-worker-timeout must be from 0 on, got {seconds}")
+        flags.append(f"--no-worker-timeout={seconds}")
+    size = _integer_or_none(values, "max-queue-bytes")
+    if size is not None:
+        flags.append(f"--max-queue-bytes={size}")
     return tuple(flags)
 
 

@@ -100,6 +100,9 @@ def test_the_log_flags_become_log_settings() -> None:
         (["--exit-timeout-secs=-1"], "must not be negative"),
         (["--log-format=xml"], "--log-format must be default or ISO8601"),
         (["--device=gpu0"], "--device must be cpu or cuda:N"),
+        (["--no-worker-timeout=-0.5"], "must be from 0 on, got -0.5"),
+        (["--no-worker-timeout=inf"], "must be from 0 on, got inf"),
+        (["--max-queue-bytes=-1"], "--max-queue-bytes must not be negative"),
     ],
 )
 def test_impossible_values_are_refused(arguments: list[str], message: str) -> None:
@@ -138,3 +141,9 @@ def test_every_model_is_no_model_beside_others() -> None:
     assert "--load-model=*" in settings(explicit, "--load-model=*").control_flags
     with pytest.raises(UsageError, match="name no other"):
         settings(explicit, "--load-model=*", "--load-model=a")
+
+
+def test_the_router_learns_what_bounds_its_queues() -> None:
+    given = settings("--no-worker-timeout=2.5", "--max-queue-bytes", "0")
+    assert given.router_flags == ("--no-worker-timeout=2.5", "--max-queue-bytes=0")
+    assert settings().router_flags == ()
