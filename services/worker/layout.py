@@ -18,6 +18,8 @@ from services.worker.request_details import NO_DETAILS, RequestDetails
 from services.worker.signature import Signature, TensorSpec, element_count
 
 _RAW_FIELD: Final = 7
+# Longer headers are not kept: parameters may have megabytes.
+_LONGEST_KEPT_BYTES: Final = 4096
 # A raw content's tag: number << 3 | 2 (length-delimited).
 RAW_TAG: Final = 0x3A
 
@@ -116,6 +118,11 @@ class Layout:
     details: RequestDetails = NO_DETAILS
     forms: Mapping[int, OutputForm] = field(default_factory=dict)
     has_regions: bool = False
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether anything may be remembered for it: it is not too long."""
+        return len(self.header) <= _LONGEST_KEPT_BYTES
 
     def locate(self, message: bytes, begin: int, end: int) -> Spans | None:
         """Return where each tensor lies in ``message``.

@@ -159,6 +159,8 @@ class ReplyEncoder:
         template = self._templates.get((layout, shapes))
         if template is None:
             template = self._make_template(layout, blocks)
+            if not layout.is_kept:
+                return template
             if len(self._templates) >= _MAX_TEMPLATES:
                 del self._templates[next(iter(self._templates))]
             self._templates[layout, shapes] = template

@@ -134,9 +134,10 @@ class RequestReader:
             layout = make_layout(
                 self._signature, header, parsed, self._inputs, self._outputs
             )
-            if len(self._layouts) >= _MAX_LEARNED:
-                del self._layouts[next(iter(self._layouts))]
-            self._layouts[header] = layout
+            if layout.is_kept:
+                if len(self._layouts) >= _MAX_LEARNED:
+                    del self._layouts[next(iter(self._layouts))]
+                self._layouts[header] = layout
         return layout
 
 

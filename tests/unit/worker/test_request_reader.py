@@ -226,3 +226,13 @@ def outcome(one: RequestReader, message: bytes) -> object:
     except InvalidRequestError as error:
         return str(error)
     return (found.id_field, contents(found), found.layout.outputs, found.layout.rows)
+
+
+def test_long_headers_are_read_but_not_kept() -> None:
+    one = reader(signature())
+    short = request({"A": A, "B": B}, parameters={"k": "x"})
+    long = request({"A": A, "B": B}, parameters={"k": "x" * 5000})
+    first, second = read(one, short).layout, read(one, long).layout
+    assert second.details.parameters == {"k": "x" * 5000}
+    assert read(one, short).layout is first
+    assert read(one, long).layout is not second
