@@ -91,7 +91,8 @@ def test_a_client_that_leaves_is_forgotten(router: RunningRouter) -> None:
     with pytest.raises(grpc.RpcError):
         gone.result(timeout=5)
     last = router.infer(ask("last"))
-    router.on_loop(lambda: None)
+    while router.inference.waiting() != {("cached", 1): 1}:
+        router.on_loop(lambda: None)
     worker.answer(*held)
     assert running.result(timeout=5).id == "running"
     assert [request.id for request in worker.answer_next()] == ["last"]
