@@ -64,6 +64,7 @@ def parse(argv: list[str]) -> ControlSettings:
             has_cpu=options.allow_cpu_metrics,
             has_gpu=options.allow_gpu_metrics,
             interval_s=options.metrics_interval_ms / 1000,
+            has_statistics=options.allow_statistics,
         )
         live = StartSettings(
             log=logs.settings_from(os.environ, verbose=options.log_verbose),
@@ -242,6 +243,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    flags.add_bool(
+        parser,
+        "--allow-statistics",
+        default=True,
+        text="tell what routers count; give them the same flag",
+    )
     parser.add_argument(
         "--metrics-config",
         action="append",

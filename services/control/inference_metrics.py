@@ -153,12 +153,8 @@ def families(
     versions: Sequence[MeasuredVersion], settings: MetricsSettings
 ) -> Iterator[Family]:
     """Yield the families of all ``versions``."""
-    for name, text, field_name in _COUNTERS:
-        samples = ((each.labels, each.counted[field_name]) for each in versions)
-        yield counter(name, text, *samples)
-    yield _failures(versions)
-    if settings.counter_latencies:
-        yield from _durations(versions)
+    if settings.has_statistics:
+        yield from _counted(versions, settings)
     yield gauge(
         "nv_inference_pending_request_count",
         "Instantaneous number of pending requests awaiting execution per-model.",
@@ -178,6 +174,17 @@ def families(
             for kind, device, size in each.memory
         ),
     )
+
+
+def _counted(
+    versions: Sequence[MeasuredVersion], settings: MetricsSettings
+) -> Iterator[Family]:
+    for name, text, field_name in _COUNTERS:
+        samples = ((each.labels, each.counted[field_name]) for each in versions)
+        yield counter(name, text, *samples)
+    yield _failures(versions)
+    if settings.counter_latencies:
+        yield from _durations(versions)
     yield from _cache_counters([v for v in versions if v.has_cache])
     if settings.histogram_latencies:
         yield _first_responses([v for v in versions if v.is_decoupled])

@@ -24,6 +24,7 @@ class MetricsSettings:
         has_cpu: Load and memory of this host.
         has_gpu: Of its GPUs, if there are any.
         interval_s: How often CPU and GPU are looked at, at most.
+        has_statistics: Whether routers count at all.
     """
 
     counter_latencies: bool = True
@@ -33,6 +34,7 @@ class MetricsSettings:
     has_cpu: bool = True
     has_gpu: bool = True
     interval_s: float = 2.0
+    has_statistics: bool = True
 
 
 def parse_metrics_config(
@@ -41,6 +43,7 @@ def parse_metrics_config(
     has_cpu: bool = True,
     has_gpu: bool = True,
     interval_s: float = 2.0,
+    has_statistics: bool = True,
 ) -> MetricsSettings:
     """Return what the flags say.
 
@@ -49,6 +52,7 @@ def parse_metrics_config(
         has_cpu: ``--allow-cpu-metrics``.
         has_gpu: ``--allow-gpu-metrics``.
         interval_s: ``--metrics-interval-ms``.
+        has_statistics: ``--allow-statistics``.
 
     Raises:
         ValueError: a setting has no ``=``, or a value makes no sense.
@@ -74,6 +78,7 @@ def parse_metrics_config(
         has_cpu=has_cpu,
         has_gpu=has_gpu,
         interval_s=interval_s,
+        has_statistics=has_statistics,
     )
 
 

@@ -15,7 +15,7 @@ from services.control.route_table import routes_of
 from services.control.statistics import Statistics
 from services.control.statistics_totals import Counted
 from services.control.supervisor import Supervisor
-from services.core.errors import InvalidRequestError
+from services.core.errors import InvalidRequestError, ModelNotReadyError
 from services.core.lifecycle import ModelState
 from services.core.model_version import parse_version
 from services.core.statistics_fields import (
@@ -53,6 +53,8 @@ class StatisticsServicer(control_pb2_grpc.StatisticsControlServicer):
     ) -> inference_pb2.ModelStatisticsResponse:
         """Return the statistics of one model, or of all."""
         del context
+        if not self._statistics.metrics.has_statistics:
+            raise ModelNotReadyError("the server does not support model statistics")
         versions = self._versions(request.name, request.version)
         totals = await self._statistics.totals()
         return statistics_message(

@@ -102,6 +102,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         default=False,
         text="let clients share memory with workers on their host",
     )
+    add_bool(
+        parser,
+        "--allow-statistics",
+        default=True,
+        text="count what becomes of requests",
+    )
     parser.add_argument(
         "--no-worker-timeout",
         type=float,
@@ -166,6 +172,7 @@ class RouterApp:
             shared_memory=shared_memory,
             limits=_limits(settings),
             cache=_cache(settings),
+            counts=settings.allow_statistics,
         )
         self._pool = ThreadPoolExecutor(_COLD_THREADS, thread_name_prefix="cold")
         self._management = ThreadPoolExecutor(_MANAGEMENT_THREADS, "management")

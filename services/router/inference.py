@@ -85,8 +85,19 @@ class Inference:
         limits: QueueLimits | None = None,
         shared_memory: SharedMemoryRegistry | None = None,
         cache: ResponseCache | None = None,
+        *,
+        counts: bool = True,
     ) -> None:
-        """Start with an empty route table; ``cache`` is for models that ask for it."""
+        """Start with an empty route table.
+
+        Args:
+            reactor: Whose thread this is.
+            on_instances_changed: Called when readiness may have changed.
+            limits: Of the queues.
+            shared_memory: The clients' regions.
+            cache: For models that ask for it.
+            counts: Whether statistics are kept.
+        """
         self.cache = cache
         self._limits = limits
         self._isolation = Isolation()
@@ -107,7 +118,7 @@ class Inference:
             on_instances_changed()
 
         self.dispatcher = Dispatcher(changed)
-        self.statistics = StatisticsLedger()
+        self.statistics = StatisticsLedger(is_counting=counts)
         self.stopping = False
 
     @property

@@ -29,9 +29,9 @@ from services.router.rest_status import (
 )
 from services.router.rest_traffic import RestTraffic
 from services.router.servicer import (
-    EXTENSIONS,
     SERVER_NAME,
     SERVICE,
+    extensions,
 )
 from services.router.shared_memory_registry import SharedMemoryRegistry
 
@@ -101,7 +101,9 @@ class RestService:
     def server_metadata(self, call: RestCall) -> HttpReply:
         """Answer with name, version and extensions."""
         del call
-        return rest_documents.server_metadata(SERVER_NAME, VERSION, EXTENSIONS)
+        return rest_documents.server_metadata(
+            SERVER_NAME, VERSION, extensions(self._inference)
+        )
 
     def model_ready(self, call: RestCall) -> HttpReply:
         """Answer 200 if that model would execute an inference, else 400."""

@@ -35,6 +35,12 @@ EXTENSIONS: Final = (
 )
 
 
+def extensions(inference: Inference) -> tuple[str, ...]:
+    """Return those of ``EXTENSIONS`` that are switched on."""
+    is_counting = inference.statistics.is_counting
+    return tuple(e for e in EXTENSIONS if is_counting or e != "statistics")
+
+
 class InferenceServicer:
     """Health, metadata and configuration of what is routed here."""
 
@@ -80,7 +86,7 @@ class InferenceServicer:
         """Answer with name, version and the extensions that work."""
         del message
         return pb.ServerMetadataResponse(
-            name=SERVER_NAME, version=VERSION, extensions=EXTENSIONS
+            name=SERVER_NAME, version=VERSION, extensions=extensions(self._inference)
         ).SerializeToString()
 
     def model_metadata(self, message: bytes) -> bytes:

@@ -9,6 +9,7 @@ from services.core.statistics_fields import (
     FIRST_RESPONSE_BOUNDS_MS,
     FIRST_RESPONSE_FAMILY,
 )
+from services.router.no_statistics import NoStatistics
 from services.router.route_table import Route
 from services.router.statistics import Increments, ModelStatistics
 
@@ -16,10 +17,15 @@ from services.router.statistics import Increments, ModelStatistics
 class StatisticsLedger:
     """One ModelStatistics for each version that was ever served here."""
 
-    __slots__ = ("_distributes", "_versions")
+    __slots__ = ("_distributes", "_versions", "is_counting")
 
-    def __init__(self) -> None:
-        """Begin with none."""
+    def __init__(self, *, is_counting: bool = True) -> None:
+        """Begin with none.
+
+        Args:
+            is_counting: False: nothing is counted, ever.
+        """
+        self.is_counting = is_counting
         self._versions: dict[tuple[str, int], ModelStatistics] = {}
         self._distributes = False
 
@@ -40,7 +46,8 @@ class StatisticsLedger:
         """Return the counters of a version, always the same object."""
         counted = self._versions.get((model, version))
         if counted is None:
-            counted = self._versions[model, version] = ModelStatistics()
+            kind = ModelStatistics if self.is_counting else NoStatistics
+            counted = self._versions[model, version] = kind()
             counted.distribute(is_wanted=self._distributes)
         return counted
 

@@ -184,6 +184,7 @@ OWN_FLAGS: Final[tuple[Flag, ...]] = (
     _honoured("max-queue-bytes", _INTEGER, "requests of a model that wait together"),
     _honoured("device", _TEXT, "start a worker for cpu or cuda:N", repeated=True),
     _honoured("state-dir", _TEXT, "where the embedded store keeps its data"),
+    _honoured("allow-statistics", _BOOL, "count what becomes of requests"),
     _honoured("quickstart", _SWITCH, "once ready, send the demo's first inferences"),
 )
 

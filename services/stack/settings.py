@@ -187,7 +187,7 @@ def _metrics_flags(values: Values) -> tuple[str, ...]:
     flags = [f"--metrics-config={value}" for value in values.get("metrics-config", ())]
     flags += [
         f"--{name}=false"
-        for name in ("allow-cpu-metrics", "allow-gpu-metrics")
+        for name in ("allow-cpu-metrics", "allow-gpu-metrics", "allow-statistics")
         if not _last(values, name, default=True)
     ]
     if "metrics-interval-ms" in values:
@@ -226,6 +226,8 @@ def _router_flags(values: Values) -> tuple[str, ...]:
     flags += [f"--cache-config={cache}" for cache in caches]
     if _last(values, "allow-client-shm", default=False):
         flags.append("--allow-client-shm=true")
+    if not _last(values, "allow-statistics", default=True):
+        flags.append("--allow-statistics=false")
     return (*flags, *_queue_flags(values))
 
 

@@ -191,6 +191,25 @@ def test_statistics_outlive_the_whole_stack(repository: Path, tmp_path: Path) ->
             # Not asked for the first time: what was not reported is at the stop.
 
 
+def test_statistics_can_be_switched_off(repository: Path) -> None:
+    text = "the server does not support model statistics"
+    with running_stack(repository, "--allow-statistics=false") as stack:
+        with GRPC.InferenceServerClient(f"127.0.0.1:{stack.grpc}") as client:
+            client.infer("simple", inputs(GRPC))
+            with pytest.raises(InferenceServerException, match=text) as caught:
+                client.get_inference_statistics("simple")
+            assert caught.value.status() == "StatusCode.UNAVAILABLE"
+            assert "statistics" not in client.get_server_metadata().extensions
+        with HTTP.InferenceServerClient(f"127.0.0.1:{stack.http}") as client:
+            assert "statistics" not in client.get_server_metadata()["extensions"]
+        url = f"http://127.0.0.1:{stack.http}/v2/models/stats"
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(url)
+        assert refused.value.code == 503
+        assert json.load(refused.value) == {"error": text}
+        assert "nv_inference_count" not in by_prometheus(stack)
+
+
 class Load:
     """Clients that infer until told to stop, and remember when they succeeded."""
 

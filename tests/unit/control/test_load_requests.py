@@ -184,6 +184,8 @@ async def test_an_unload_waits_for_the_load_that_came_first(tmp_path: Path) -> N
         unloading = asyncio.create_task(control.catalog.unload("m"))
         again = asyncio.create_task(control.catalog.load("m"))
         assert await control.index() == [("m", "1", "LOADING", "")]
+        generations = [each.number for each in control.supervisor.reconciler.registry]
+        assert generations == [order.generation]  # neither has begun
         await worker.report(loaded={"generation": order.generation})
         await loading
         await unloading
@@ -319,3 +321,32 @@ async def test_a_load_goes_on_with_the_worker_that_comes_in_time(
         second = await control.worker("w2")
         await second.loads()
         await loading
+
+
+async def test_files_of_a_refused_request_are_not_kept(tmp_path: Path) -> None:
+    async with running(explicit(tmp_path)) as control:
+        await control.worker()
+        given = {**FILE, **parameters(config="{x")}
+        with pytest.raises(grpc.aio.AioRpcError, match="failed to poll"):
+            await ask(control, "new", given)
+        assert left_behind(tmp_path) == []
+
+
+async def test_another_version_policy_loads_only_what_it_adds(tmp_path: Path) -> None:
+    write_model(tmp_path, "m", versions="1 2")
+
+    def only(*versions: int) -> dict[str, Parameter]:
+        policy = {"specific": {"versions": versions}}
+        config = {**json.loads(OTHER), "version_policy": policy}
+        return dict(parameters(config=json.dumps(config)))
+
+    async with running(explicit(tmp_path)) as control:
+        worker = await control.worker()
+        for wanted, loaded in (((1,), 1), ((1, 2), 2)):
+            loading = asyncio.create_task(ask(control, "m", only(*wanted)))
+            assert (await worker.loads()).model_version == loaded
+            await loading
+        assert [entry[:3] for entry in await control.index()] == [
+            ("m", "1", "READY"),
+            ("m", "2", "READY"),
+        ]

@@ -257,6 +257,17 @@ def test_first_responses_have_the_buckets_of_the_models_configuration() -> None:
     } <= lines(version, MetricsSettings(histogram_latencies=True))
 
 
+def test_without_statistics_the_page_has_no_counts_but_what_is_there_now() -> None:
+    version = MeasuredVersion(key=("m", 1), waiting=2, load_s=1.5)
+    settings = MetricsSettings(has_statistics=False, summary_latencies=True)
+    names = {family.name for family in inference_metrics.families([version], settings)}
+    assert names == {
+        "nv_inference_pending_request_count",
+        "nv_model_load_duration_secs",
+        "nereid_model_memory_bytes",
+    }
+
+
 def test_a_sample_stands_behind_its_familys_suffix() -> None:
     sample = Sample(labels={}, value=1, suffix="_sum")
     family = Family(name="s", text="t", kind="summary", samples=(sample,))

@@ -103,6 +103,45 @@ def test_a_fingerprint_changes_with_its_version_and_no_other(tmp_path: Path) -> 
     assert read_model(tmp_path / "m").fingerprints[2] != before[2]
 
 
+def test_files_beside_the_versions_belong_to_all_of_them(tmp_path: Path) -> None:
+    put(tmp_path, "m/config.pbtxt")
+    put(tmp_path, "m/configs/small.pbtxt")
+    put(tmp_path, "m/labels.txt", b"a")
+    put(tmp_path, "m/warmup/data", b"a")
+    put(tmp_path, "m/1/model.onnx")
+    put(tmp_path, "m/2/model.onnx")
+    before = read_model(tmp_path / "m").fingerprints
+    put(tmp_path, "m/config.pbtxt", b"another text")
+    put(tmp_path, "m/configs/small.pbtxt", b"another text")
+    assert read_model(tmp_path / "m").fingerprints == before
+    for path in ("m/labels.txt", "m/warmup/data"):
+        put(tmp_path, path, b"another text")
+        after = read_model(tmp_path / "m").fingerprints
+        assert before[1] != after[1]
+        assert before[2] != after[2]
+        before = after
+
+
+def test_what_python_compiles_beside_a_model_is_no_change(tmp_path: Path) -> None:
+    put(tmp_path, "m/1/model.py")
+    before = read_model(tmp_path / "m").fingerprints
+    put(tmp_path, "m/1/__pycache__/model.cpython-311.pyc")
+    assert read_model(tmp_path / "m").fingerprints == before
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("small", b"small"), ("other", b"usual"), ("../1/x", b"usual"), ("", b"usual")],
+)
+def test_a_configuration_can_be_chosen_by_name(
+    tmp_path: Path, name: str, text: bytes
+) -> None:
+    put(tmp_path, "m/config.pbtxt", b"usual")
+    put(tmp_path, "m/configs/small.pbtxt", b"small")
+    put(tmp_path, "m/1/x.pbtxt", b"foreign")
+    assert read_model(tmp_path / "m", name).config == text
+
+
 def test_a_folder_that_cannot_be_read_is_a_problem_of_its_model_alone(
     tmp_path: Path,
 ) -> None:

@@ -1,6 +1,7 @@
 """ModelStatistics and the metrics page as clients get them, routers being puppets."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,17 @@ async def test_the_page_shows_the_same_counts_and_who_waits(control: Control) ->
     assert 'nereid_router_loop_lag_seconds{router="r1"} 0.5' in lines
     assert any(line.startswith("nv_cpu_memory_total_bytes ") for line in lines)
     assert any(line.startswith("nv_model_load_duration_secs{") for line in lines)
+
+
+async def test_statistics_that_are_switched_off_are_not_to_be_had(
+    control: Control,
+) -> None:
+    settings = control.statistics.metrics
+    control.statistics.metrics = dataclasses.replace(settings, has_statistics=False)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await statistics(control)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert caught.value.details() == "the server does not support model statistics"
 
 
 async def test_a_reset_counts_anew_and_knows_what_there_is(control: Control) -> None:

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protos import inference_pb2 as pb
+from services.core.completion_queue import Reactor
 from services.core.errors import (
     BackendError,
     DeadlineExceededError,
@@ -19,6 +21,8 @@ from services.core.errors import (
 from services.core.latency_buckets import bucket_of
 from services.core.model_config import MetricControl
 from services.core.statistics_fields import FailureReason, Phase, ResponsePhase
+from services.router.inference import Inference
+from services.router.servicer import SERVICE, InferenceServicer
 from services.router.statistics import Increments, ModelStatistics, failure_reason
 from services.router.statistics_ledger import StatisticsLedger
 from tests.unit.router.routes import add_sub, route
@@ -207,6 +211,43 @@ def test_a_model_may_choose_the_buckets_of_first_responses() -> None:
     assert ledger.of_route(route(add_sub())) is counted
     counted.first_response(6 * MS)
     assert taken(counted).counts["first_response.le.100"] == 1
+
+
+def test_switched_off_statistics_count_nothing_whatever_happens() -> None:
+    counted = StatisticsLedger(is_counting=False).of("m", 1)
+    counted.executed(
+        batch_rows=2,
+        rows=2,
+        requests=2,
+        queue_ns=1,
+        success_ns=5,
+        timing=(1, 1, 1),
+        at_ms=1,
+    )
+    counted.compute.add(1, (1, 1, 1))
+    counted.failed(3)
+    counted.retried(1)
+    counted.lost(quarantined=1)
+    counted.missed_cache(1)
+    counted.answered_from_cache(lookup_ns=1, queue_ns=1, success_ns=1, at_ms=1)
+    counted.streamed(rows=1, queue_ns=1, success_ns=1, at_ms=1)
+    counted.responded(0, {ResponsePhase.SUCCESS: 1})
+    counted.first_response(1)
+    counted.distribute(is_wanted=True)
+    assert counted.latencies is None
+    assert counted.take() is None
+    assert not counted.others
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_the_extensions_name_statistics_only_while_there_are_some(
+    *, counts: bool
+) -> None:
+    inference = Inference(Reactor(), lambda: None, counts=counts)
+    named = InferenceServicer(inference).methods()[SERVICE + "ServerMetadata"](b"")
+    extensions = pb.ServerMetadataResponse.FromString(named).extensions
+    assert ("statistics" in extensions) is counts
+    assert "trace" in extensions
 
 
 def test_a_success_without_an_execution_is_taken_too() -> None:

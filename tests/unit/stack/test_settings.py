@@ -35,6 +35,13 @@ def test_each_door_can_be_switched_off(flag: str, left: list[str]) -> None:
     assert [door.name for door in settings(flag).doors] == left
 
 
+def test_statistics_are_switched_off_where_they_are_counted_and_told() -> None:
+    off = settings("--allow-statistics=false")
+    assert "--allow-statistics=false" in off.control_flags
+    assert "--allow-statistics=false" in off.router_flags
+    assert not any("statistics" in flag for flag in settings().control_flags)
+
+
 def test_metrics_listen_where_rest_does_unless_told_otherwise() -> None:
     followed = settings("--http-address=127.0.0.1").metrics
     told = settings("--http-address=127.0.0.1", "--metrics-address=::1").metrics

@@ -217,6 +217,23 @@ def test_a_backend_that_was_taken_over_outlives_its_first_generation(
     assert kept.is_unloaded
 
 
+def test_what_is_being_unloaded_is_not_taken_over(stage: Stage) -> None:
+    stage.loader.connect(["r1"])
+    stage.loader.load(replace(stage.order(7), fingerprint="same"))
+    assert stage.reports.next() == ("loaded", 7)
+    stream = stage.routers.accept()
+    (old,) = stage.runtime.backends
+    stage.loader.unload(7)
+    assert stream.finished.wait(WAIT_S)
+    stage.loader.load(replace(stage.order(8), fingerprint="same"))
+    assert stage.reports.next() == ("loaded", 8)
+    (new,) = stage.runtime.backends
+    assert new is not old
+    stream.end()
+    assert stage.reports.next() == ("unloaded", 7)
+    assert (old.is_unloaded, new.is_unloaded) == (True, False)
+
+
 def test_routers_that_come_later_are_dialled_by_all_instances(stage: Stage) -> None:
     stage.loader.load(stage.order(instances=2))
     assert stage.reports.next() == ("loaded", 7)
