@@ -131,6 +131,17 @@ def test_a_removed_model_answers_who_was_admitted_before_it_is_let_go(
     assert applied.wait(5)
 
 
+def test_a_table_is_in_force_once_what_is_new_can_be_called(
+    router: RunningRouter,
+) -> None:
+    router.worker()
+    routes = [route(add_sub()), route(add_sub("new"), generation=2)]
+    applied = router.apply(RouteTable.of(routes))
+    assert not applied.is_set()
+    router.worker(2)
+    assert applied.wait(5)
+
+
 def test_a_later_table_is_not_acknowledged_before_an_earlier_one(
     router: RunningRouter,
 ) -> None:
