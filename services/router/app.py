@@ -87,7 +87,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--grpc-port", type=int, default=8001, help="0: no public port")
     parser.add_argument(
         "--internal-listen",
-        default="0.0.0.0:8010",
+        default="127.0.0.1:8010",
         help="unix:PATH or HOST:PORT for workers and the gateway",
     )
     parser.add_argument(
