@@ -9,14 +9,12 @@ Pure: every fact arrives as an event, every wish leaves as an action. The rules:
   new device came, goes to workers that have nothing of the generation; if there is
   none it waits, and the version serves with what is left.
 - A load that fails does not disturb what serves.
-- Versions that are no longer wanted serve until all those that are wanted instead do;
-  if one of these fails, they stay.
 - After a restart, routers are told nothing until it is clear which workers came
   back with what they served: what they know is better.
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from services.control.ensembles import CheckMembers, fits_always, settle_ensembles
 from services.control.events import (
@@ -46,14 +44,14 @@ from services.control.model_registry import (
     Generation,
     ModelRegistry,
     VersionKey,
-    VersionSpec,
     Worker,
 )
 from services.control.route_table import RouteTable, routes_of
 from services.control.router_acknowledgements import RouterAcknowledgements
 from services.control.traffic_split import TrafficSplit
+from services.control.wishes import Wishes
 from services.core.errors import ConfigError
-from services.core.lifecycle import ModelEvent, ModelState
+from services.core.lifecycle import ModelState
 
 
 class Reconciler:
@@ -84,14 +82,9 @@ class Reconciler:
         self._strict_readiness = strict_readiness
         self._generations = Generations(first_number)
         self._registry = self._generations.registry
-        self._desired: dict[VersionKey, VersionSpec] = {}
-        self._problems: dict[str, str] = {}
+        self._wishes = Wishes(self._generations)
         self._workers: dict[str, Worker] = {}
         self._acknowledgements = RouterAcknowledgements()
-        # Restored versions no worker has come back with; True: desired again.
-        self._awaited: dict[VersionKey, bool] = {}
-        # Versions that serve until others of their model do.
-        self._departing: dict[VersionKey, VersionSpec] = {}
         self._splits: Mapping[str, TrafficSplit] = {}
         self._is_recovering = False
         self._is_start_up_over = False
@@ -122,7 +115,7 @@ class Reconciler:
     @property
     def problems(self) -> dict[str, str]:
         """Models that should be served and have no usable configuration: why."""
-        return dict(self._problems)
+        return dict(self._wishes.problems)
 
     @property
     def is_recovering(self) -> bool:
@@ -132,32 +125,19 @@ class Reconciler:
     @property
     def awaited(self) -> frozenset[VersionKey]:
         """Restored versions that no worker has come back with."""
-        return frozenset(self._awaited)
+        return frozenset(self._wishes.awaited)
 
     def desired_models(self) -> set[str]:
         """Return the models that should be served, restored ones included."""
-        return {model for model, _ in self._desired} | self._problems.keys()
+        return self._wishes.models()
 
     def directories_in_use(self) -> set[str]:
         """Return the folders of versions that workers read or may have to read."""
-        placed = {
-            generation.spec.directory
-            for generation in self._registry
-            if generation.placed or (generation.former and not generation.is_unloaded)
-        }
-        return placed | {spec.directory for spec in self._desired.values()}
+        return self._wishes.directories_in_use()
 
     def is_pending(self, model: str) -> bool:
         """Whether a desired version of ``model`` is on its way to READY."""
-        return any(self._is_pending(key) for key in self._desired if key[0] == model)
-
-    def _is_pending(self, key: VersionKey) -> bool:
-        if key in self._awaited:
-            return self._awaited[key]
-        generation = self._matching(key)
-        return generation is not None and not (
-            generation.state is ModelState.READY or generation.is_failed
-        )
+        return self._wishes.is_pending(model)
 
     def have_applied(self, revision: int) -> bool:
         """Whether every router works by ``revision`` or a later table."""
@@ -169,7 +149,8 @@ class Reconciler:
         self._unsettled |= self._touched_by(event)
         self._converge()
         self._settle_ensembles()
-        self._depart()
+        self._unsettled |= self._wishes.let_depart()
+        self._converge()
         self._settle_ensembles()
         self._generations.prune()
         published = self._publish()
@@ -189,12 +170,12 @@ class Reconciler:
             case TrafficSplitsSet():
                 return set()
             case _:
-                return set(self._desired)
+                return set(self._wishes.desired)
 
     def _apply(self, event: Event) -> None:
         match event:
             case ModelDesired() | ModelDropped() | ModelRefused():
-                self._apply_wish(event)
+                self._wishes.apply(event)
             case WorkerJoined() | WorkerLeft():
                 self._apply_arrival(event)
             case InstancesLoaded() | InstancesFailed() | InstancesUnloaded():
@@ -204,96 +185,16 @@ class Reconciler:
             case TrafficSplitsSet(splits=splits):
                 self._splits = splits
             case Restored(generations=generations):
-                self._restore(generations)
+                self._is_recovering = self._wishes.restore(generations)
             case RecoveryOver():
                 self._end_recovery()
             case StartUpOver():
                 self._is_start_up_over = True
                 self._end_recovery()
 
-    # ------------------------------------------------------------- wishes
-
-    def _apply_wish(self, event: ModelDesired | ModelDropped | ModelRefused) -> None:
-        match event:
-            case ModelDesired(model=model, specs=specs):
-                self._problems.pop(model, None)
-                self._replace(model, keep=[spec.key for spec in specs])
-                for spec in specs:
-                    self._desire(spec)
-            case ModelDropped(model=model):
-                self._problems.pop(model, None)
-                for key in self._versions_of(model):
-                    self._drop(key)
-            case ModelRefused(model=model, reason=reason):
-                self._problems[model] = reason
-
-    def _desire(self, spec: VersionSpec) -> None:
-        self._departing.pop(spec.key, None)
-        for generation in self._registry.of(spec.key):
-            if generation.spec.is_loaded_like(spec):
-                self._registry.put(dataclasses.replace(generation, spec=spec))
-        if spec.key in self._awaited:
-            self._awaited[spec.key] = True
-            if not self._desired[spec.key].is_loaded_like(spec):
-                del self._awaited[spec.key]
-        self._desired[spec.key] = spec
-        for generation in self._registry.of(spec.key):
-            if generation.is_failed:
-                self._registry.remove(generation.number)
-            elif generation.state is ModelState.LOADING and generation.spec != spec:
-                self._registry.advance(generation, ModelEvent.UNLOAD)
-
-    def _replace(self, model: str, *, keep: Collection[VersionKey]) -> None:
-        """Drop the versions that do not stay, those that serve in due course."""
-        for key in self._versions_of(model):
-            if key in keep:
-                continue
-            serving = self._registry.serving(key)
-            if serving is None:
-                self._drop(key)
-            else:
-                self._desired.pop(key, None)
-                self._departing[key] = serving.spec
-
-    def _drop(self, key: VersionKey) -> None:
-        self._desired.pop(key, None)
-        self._awaited.pop(key, None)
-        self._departing.pop(key, None)
-        self._generations.drop_version(key)
-
-    def _versions_of(self, model: str) -> list[VersionKey]:
-        known = {*self._desired, *self._registry.versions()}
-        return sorted(key for key in known if key[0] == model)
-
-    def _depart(self) -> None:
-        """Let go of the versions that others of their model have taken over from."""
-        for key in sorted(self._departing):
-            if self.is_pending(key[0]):
-                continue
-            others = [each for each in self._desired if each[0] == key[0]]
-            if all(map(self._registry.serving, others)):
-                self._drop(key)
-            else:
-                self._desired[key] = self._departing.pop(key)
-                self._unsettled.add(key)
-                self._converge()
-
-    def _restore(self, generations: Sequence[Generation]) -> None:
-        for generation in generations:
-            self._generations.restore(generation)
-            self._desired[generation.spec.key] = generation.spec
-            if not generation.spec.members:
-                self._awaited[generation.spec.key] = False
-        self._is_recovering = bool(generations)
-
     def _end_recovery(self) -> None:
         """Wait no longer: load anew what is desired, forget the rest."""
-        for key, is_desired_again in self._awaited.items():
-            if not is_desired_again:
-                del self._desired[key]
-                for generation in self._registry.of(key):
-                    self._registry.remove(generation.number)
-        self._awaited.clear()
+        self._wishes.forget_unwanted()
         self._is_recovering = False
 
     # ------------------------------------------------------------ workers
@@ -336,7 +237,7 @@ class Reconciler:
     def _adopt(self, generation: Generation, worker_id: str) -> bool:
         is_wanted = (
             generation.is_wanted_on_workers
-            and self._desired.get(generation.spec.key) == generation.spec
+            and self._wishes.desired.get(generation.spec.key) == generation.spec
         )
         return is_wanted and self._generations.adopt(generation, worker_id)
 
@@ -371,43 +272,34 @@ class Reconciler:
 
     # -------------------------------------------------------- convergence
 
-    def _matching(self, key: VersionKey) -> Generation | None:
-        """Return the generation that is, or becomes, what is desired."""
-        spec = self._desired[key]
-        found = [
-            each
-            for each in self._registry.of(key)
-            if each.spec == spec
-            and each.state is not ModelState.UNLOADING
-            and not each.is_unloaded
-        ]
-        return found[-1] if found else None
-
     def _converge(self) -> None:
         """Bring every unsettled version that is desired nearer to READY."""
         while self._unsettled:
             unsettled, self._unsettled = self._unsettled, set()
-            for key in sorted(unsettled & self._desired.keys()):
+            for key in sorted(unsettled & self._wishes.desired.keys()):
                 self._settle(key)
 
     def _settle_ensembles(self) -> None:
         settle_ensembles(
-            self._desired, self._generations, self._check_members, self.is_pending
+            self._wishes.desired,
+            self._generations,
+            self._check_members,
+            self.is_pending,
         )
 
     def _settle(self, key: VersionKey) -> None:
-        generation = self._matching(key)
+        generation = self._wishes.matching(key)
         if generation is None:
-            generation = self._generations.create(self._desired[key])
+            generation = self._generations.create(self._wishes.desired[key])
         if generation.is_failed:
             self._fall_back(generation)
             return
         if generation.spec.members:
             return
-        if key not in self._awaited:
+        if key not in self._wishes.awaited:
             generation = self._place_missing(generation)
         if self._generations.promote(generation):
-            self._awaited.pop(key, None)
+            self._wishes.awaited.pop(key, None)
 
     def _fail(
         self, generation: Generation, reason: str, *, lacks_device: bool = False
@@ -421,7 +313,7 @@ class Reconciler:
         serving = self._registry.serving(failed.spec.key)
         if serving is not None:
             self._registry.remove(failed.number)
-            self._desired[failed.spec.key] = serving.spec
+            self._wishes.desired[failed.spec.key] = serving.spec
             self._unsettled.add(failed.spec.key)
 
     def _place_missing(self, generation: Generation) -> Generation:
@@ -468,12 +360,4 @@ class Reconciler:
     def _is_ready(self) -> bool:
         if not (self._is_start_up_over and self._strict_readiness):
             return self._is_start_up_over
-        return all(map(self._is_served, self._problems)) and all(
-            self._registry.serving(key)
-            # Another version answers meanwhile.
-            or (self._is_pending(key) and self._is_served(key[0]))
-            for key in self._desired
-        )
-
-    def _is_served(self, model: str) -> bool:
-        return any(map(self._registry.serving, self._versions_of(model)))
+        return self._wishes.are_fulfilled()

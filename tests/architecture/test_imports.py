@@ -48,6 +48,7 @@ PURE: Final = (
     "control/router_acknowledgements.py",
     "control/snapshot.py",
     "control/traffic_split.py",
+    "control/wishes.py",
     "control/trace_book.py",
     "control/trace_config.py",
     "control/trace_records.py",
