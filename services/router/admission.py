@@ -10,16 +10,14 @@ real one show them.
 
 from typing import Final, TypeAlias
 
-from google.protobuf.message import DecodeError
-
 from protos import inference_pb2
 from services.core.errors import (
-    InternalError,
     InvalidRequestError,
 )
 from services.core.model_config import ModelConfig
 from services.router.input_checks import check_inputs, shape_key
 from services.router.learned_headers import LearnedHeaders, Verdict
+from services.router.request_split import split_request
 from services.router.request_timing import TIMING_PARAMETER
 from services.router.route_table import Route, RouteTable
 from services.router.shared_memory_registry import SharedMemoryRegistry
@@ -107,15 +105,11 @@ def admit_in_full(
 
     ``route`` is looked up unless it is given, for the step of an ensemble.
     """
-    try:
-        request = Request.FromString(body)
-    except DecodeError as error:
-        message = "Unable to parse request"
-        raise InternalError(message) from error
+    request, raws = split_request(body)
     is_step = route is not None
     route = route or table.find(request.model_name, request.model_version)
     _check_parameters(request)
-    body, contents = normal_sources(request, body, registry, is_step=is_step)
+    body, contents = normal_sources(request, raws, body, registry, is_step=is_step)
     config = route.config
     where = f"[request id: {request.id or '<id_unknown>'}] "
     _check_outputs(request, config)

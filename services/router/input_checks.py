@@ -13,6 +13,7 @@ from services.core import byte_tensor
 from services.core.datatype import DataType
 from services.core.errors import InvalidRequestError
 from services.core.model_config import ModelConfig, ModelInput
+from services.core.shared_memory_region import SharedMemoryRegion
 from services.router.tensor_sources import Content
 
 InputTensor: TypeAlias = inference_pb2.ModelInferRequest.InferInputTensor
@@ -194,7 +195,7 @@ def _check_size(
     datatype = DataType.from_protocol(tensor.datatype)
     if datatype.byte_size is None:
         # Strings in shared memory are looked at by the worker, who maps it.
-        if isinstance(content, bytes):
+        if not isinstance(content, SharedMemoryRegion):
             byte_tensor.validate(
                 content,
                 elements,
@@ -204,7 +205,9 @@ def _check_size(
             )
         return
     expected = elements * datatype.byte_size
-    found = len(content) if isinstance(content, bytes) else content.byte_size
+    found = (
+        content.byte_size if isinstance(content, SharedMemoryRegion) else len(content)
+    )
     if expected != found:
         message = (
             f"{where}input byte size mismatch for input '{tensor.name}' for model "

@@ -7,18 +7,20 @@ clients name are looked up.
 Source: what Triton's gRPC frontend makes of a request; the messages are its own.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from protos import inference_pb2
 from services.core.errors import InvalidRequestError
 from services.core.shared_memory_region import REGION_PARAMETER, SharedMemoryRegion
+from services.router.request_split import Raw
 from services.router.shared_memory_registry import SharedMemoryRegistry
 from services.router.typed_contents import raw_contents
 
 Request: TypeAlias = inference_pb2.ModelInferRequest
 InputTensor: TypeAlias = inference_pb2.ModelInferRequest.InferInputTensor
 OutputTensor: TypeAlias = inference_pb2.ModelInferRequest.InferRequestedOutputTensor
-Content: TypeAlias = bytes | SharedMemoryRegion
+Content: TypeAlias = bytes | memoryview | SharedMemoryRegion
 
 _REGION: Final = "shared_memory_region"
 _OFFSET: Final = "shared_memory_offset"
@@ -42,6 +44,7 @@ class Sources(NamedTuple):
 
 def normal_sources(
     request: Request,
+    raws: Sequence[Raw],
     body: bytes,
     registry: SharedMemoryRegistry,
     *,
@@ -50,7 +53,8 @@ def normal_sources(
     """Return ``body`` in the form that workers know; the same bytes if it has it.
 
     Args:
-        request: Parsed from ``body``; changed.
+        request: Parsed from ``body``, without raw contents; changed.
+        raws: The raw contents.
         body: As the client sent it.
         registry: Knows the regions.
         is_step: An ensemble sends it, from a request that was in this form.
@@ -62,8 +66,8 @@ def normal_sources(
     """
     regions = [_region(each, registry, is_step=is_step) for each in request.inputs]
     is_normal = not any(regions)
-    contents = _contents(request, regions)
-    if contents and not request.raw_input_contents:
+    contents = _contents(request, raws, regions)
+    if contents and not raws:
         is_normal = False
     for output in request.outputs:
         if output.parameters:
@@ -76,16 +80,18 @@ def normal_sources(
     for tensor, region in zip(request.inputs, regions, strict=True):
         tensor.ClearField("contents")
         _write(tensor, region)
-    del request.raw_input_contents[:]
-    request.raw_input_contents.extend(one for one in contents if isinstance(one, bytes))
+    request.raw_input_contents.extend(
+        bytes(one) for one in contents if not isinstance(one, SharedMemoryRegion)
+    )
     return Sources(request.SerializeToString(), contents)
 
 
 def _contents(
-    request: Request, regions: list[SharedMemoryRegion | None]
+    request: Request,
+    raws: Sequence[Raw],
+    regions: list[SharedMemoryRegion | None],
 ) -> list[Content]:
     """Return the contents of each input."""
-    raws = request.raw_input_contents
     model = request.model_name
     contents: list[Content] = []
     used = 0

@@ -5,6 +5,7 @@ import pytest
 from protos import inference_pb2 as pb
 from services.core.errors import InvalidRequestError, ModelNotFoundError
 from services.core.shared_memory_region import REGION_PARAMETER, SharedMemoryRegion
+from services.router.request_split import split_request
 from services.router.shared_memory_registry import SharedMemoryRegistry
 from services.router.tensor_sources import normal_sources
 from tests.unit.router.routes import Request, add_sub_request
@@ -31,14 +32,15 @@ def share(
 
 
 def normal(request: pb.ModelInferRequest) -> tuple[pb.ModelInferRequest, list[object]]:
-    found = normal_sources(request, request.SerializeToString(), registry())
+    body = request.SerializeToString()
+    found = normal_sources(*split_request(body), body, registry())
     return Request.FromString(found.body), list(found.contents)
 
 
 def test_raw_contents_are_left_as_they_are() -> None:
     request = add_sub_request(outputs=[Request.InferRequestedOutputTensor(name="O")])
     body = request.SerializeToString()
-    found = normal_sources(request, body, registry())
+    found = normal_sources(*split_request(body), body, registry())
     assert found.body is body
     assert found.contents == [bytes(64), bytes(64)]
 
