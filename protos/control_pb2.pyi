@@ -37,6 +37,8 @@ class WorkerReport(_message.Message):
     LOAD_FAILED_FIELD_NUMBER: _builtins.int
     UNLOADED_FIELD_NUMBER: _builtins.int
     INSPECTED_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___WorkerHello: ...
     @_builtins.property
@@ -47,6 +49,10 @@ class WorkerReport(_message.Message):
     def unloaded(self) -> Global___ModelUnloaded: ...
     @_builtins.property
     def inspected(self) -> Global___ModelInspected: ...
+    @_builtins.property
+    def metrics(self) -> Global___ModelMetrics: ...
+    @_builtins.property
+    def process(self) -> Global___ProcessUse: ...
     def __init__(
         self,
         *,
@@ -55,12 +61,14 @@ class WorkerReport(_message.Message):
         load_failed: Global___ModelLoadFailed | None = ...,
         unloaded: Global___ModelUnloaded | None = ...,
         inspected: Global___ModelInspected | None = ...,
+        metrics: Global___ModelMetrics | None = ...,
+        process: Global___ProcessUse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "inspected", b"inspected", "load_failed", b"load_failed", "loaded", b"loaded", "report", b"report", "unloaded", b"unloaded"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "inspected", b"inspected", "load_failed", b"load_failed", "loaded", b"loaded", "metrics", b"metrics", "process", b"process", "report", b"report", "unloaded", b"unloaded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "inspected", b"inspected", "load_failed", b"load_failed", "loaded", b"loaded", "report", b"report", "unloaded", b"unloaded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "inspected", b"inspected", "load_failed", b"load_failed", "loaded", b"loaded", "metrics", b"metrics", "process", b"process", "report", b"report", "unloaded", b"unloaded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "loaded", "load_failed", "unloaded", "inspected"]  # noqa: Y015
+    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "loaded", "load_failed", "unloaded", "inspected", "metrics", "process"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_report) -> _WhichOneofReturnType_report | None: ...
 
@@ -250,6 +258,162 @@ class ModelInspected(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ModelInspected: _TypeAlias = ModelInspected  # noqa: Y015
+
+@_typing.final
+class ModelMetrics(_message.Message):
+    """Metrics that one instance of a model keeps, whole; at most once a second. What came
+    before from this source is forgotten. None: the source is gone.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    FAMILY_FIELD_NUMBER: _builtins.int
+    source: _builtins.int
+    """Tells the sources of one worker process apart."""
+    @_builtins.property
+    def family(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricFamily]: ...
+    def __init__(
+        self,
+        *,
+        source: _builtins.int = ...,
+        family: _abc.Iterable[Global___MetricFamily] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["family", b"family", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelMetrics: _TypeAlias = ModelMetrics  # noqa: Y015
+
+@_typing.final
+class MetricFamily(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[MetricFamily._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        COUNTER: MetricFamily._Kind.ValueType  # 0
+        GAUGE: MetricFamily._Kind.ValueType  # 1
+        HISTOGRAM: MetricFamily._Kind.ValueType  # 2
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
+    COUNTER: MetricFamily.Kind.ValueType  # 0
+    GAUGE: MetricFamily.Kind.ValueType  # 1
+    HISTOGRAM: MetricFamily.Kind.ValueType  # 2
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    METRIC_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    text: _builtins.str
+    kind: Global___MetricFamily.Kind.ValueType
+    @_builtins.property
+    def metric(self) -> _containers.RepeatedCompositeFieldContainer[Global___Metric]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        text: _builtins.str = ...,
+        kind: Global___MetricFamily.Kind.ValueType = ...,
+        metric: _abc.Iterable[Global___Metric] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "metric", b"metric", "name", b"name", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MetricFamily: _TypeAlias = MetricFamily  # noqa: Y015
+
+@_typing.final
+class Metric(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    LABELS_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    value: _builtins.float
+    """Of a histogram: the sum of all observations."""
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def bound(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Upper bounds of a histogram's buckets, ascending, without infinity."""
+
+    @_builtins.property
+    def count(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """One more than `bound`: how many observations each bucket holds alone."""
+
+    def __init__(
+        self,
+        *,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        value: _builtins.float = ...,
+        bound: _abc.Iterable[_builtins.float] | None = ...,
+        count: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "count", b"count", "labels", b"labels", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Metric: _TypeAlias = Metric  # noqa: Y015
+
+@_typing.final
+class ProcessUse(_message.Message):
+    """What a process has taken of its host."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CPU_NS_FIELD_NUMBER: _builtins.int
+    RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
+    STARTED_MS_FIELD_NUMBER: _builtins.int
+    cpu_ns: _builtins.int
+    resident_bytes: _builtins.int
+    started_ms: _builtins.int
+    """Milliseconds since 1970."""
+    def __init__(
+        self,
+        *,
+        cpu_ns: _builtins.int = ...,
+        resident_bytes: _builtins.int = ...,
+        started_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_ns", b"cpu_ns", "resident_bytes", b"resident_bytes", "started_ms", b"started_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProcessUse: _TypeAlias = ProcessUse  # noqa: Y015
 
 @_typing.final
 class WorkerCommand(_message.Message):
@@ -528,6 +692,7 @@ class StatisticsReport(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     LOOP_LAG_NS_FIELD_NUMBER: _builtins.int
     CACHE_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Numbers the reports of one router process that count something, from 1
     without gaps; 0 for one that counts nothing. A report is sent again after a
@@ -547,6 +712,8 @@ class StatisticsReport(_message.Message):
     def cache(self) -> Global___ResponseCacheState:
         """Absent without a response cache."""
 
+    @_builtins.property
+    def process(self) -> Global___ProcessUse: ...
     def __init__(
         self,
         *,
@@ -556,10 +723,11 @@ class StatisticsReport(_message.Message):
         waiting: _abc.Iterable[Global___WaitingRequests] | None = ...,
         loop_lag_ns: _builtins.int = ...,
         cache: Global___ResponseCacheState | None = ...,
+        process: Global___ProcessUse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "process", b"process"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "collection", b"collection", "loop_lag_ns", b"loop_lag_ns", "sequence", b"sequence", "versions", b"versions", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "collection", b"collection", "loop_lag_ns", b"loop_lag_ns", "process", b"process", "sequence", b"sequence", "versions", b"versions", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

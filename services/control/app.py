@@ -22,6 +22,7 @@ from services.control.error_interceptor import ErrorInterceptor
 from services.control.live_settings import LiveSettings, live_settings
 from services.control.management_servicer import ManagementServicer, UnservedMethods
 from services.control.metrics_servicer import MetricsServicer
+from services.control.model_metrics import ModelMetrics
 from services.control.placing import place_version
 from services.control.reconciler import Reconciler
 from services.control.router_servicer import RouterServicer
@@ -171,8 +172,9 @@ def server_of(
     server = grpc.aio.server(
         interceptors=(ErrorInterceptor(),), options=_SERVER_OPTIONS
     )
+    model_metrics = ModelMetrics()
     control_pb2_grpc.add_WorkerControlServicer_to_server(
-        WorkerServicer(supervisor, live), server
+        WorkerServicer(supervisor, live, model_metrics), server
     )
     control_pb2_grpc.add_RouterControlServicer_to_server(
         RouterServicer(supervisor, statistics, statistics.order, live),
@@ -189,6 +191,7 @@ def server_of(
         )
     )
     rest_pb2_grpc.add_MetricsServiceServicer_to_server(
-        MetricsServicer(supervisor, statistics, MonotonicClock()), server
+        MetricsServicer(supervisor, statistics, model_metrics, MonotonicClock()),
+        server,
     )
     return server

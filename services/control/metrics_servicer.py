@@ -12,6 +12,7 @@ from protos.model_config_pb2 import ModelConfig
 from services.control import inference_metrics, metrics
 from services.control.host import Host
 from services.control.inference_metrics import LATENCY_PHASES, MeasuredVersion
+from services.control.model_metrics import ModelMetrics
 from services.control.model_registry import VersionKey
 from services.control.prometheus import CONTENT_TYPE, Family, render
 from services.control.route_table import routes_of
@@ -36,6 +37,7 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
         self,
         supervisor: Supervisor,
         statistics: Statistics,
+        model_metrics: ModelMetrics,
         clock: Clock,
     ) -> None:
         """Show what ``supervisor`` and ``statistics`` know.
@@ -43,10 +45,12 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
         Args:
             supervisor: Knows versions, workers and routers.
             statistics: What was counted, and what is to be shown.
+            model_metrics: What models count themselves.
             clock: For the summaries' windows.
         """
         self._supervisor = supervisor
         self._statistics = statistics
+        self._model_metrics = model_metrics
         self._settings = statistics.metrics
         self._clock = clock
         self._host = Host(statistics.metrics)
@@ -63,6 +67,7 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
             *metrics.families(self._stack()),
             *self._host.families(self._clock.now_ns()),
         ]
+        families += self._model_metrics.families(family.name for family in families)
         return HttpBody(content_type=CONTENT_TYPE, data=render(families).encode())
 
     def _stack(self) -> metrics.Measured:

@@ -90,7 +90,8 @@ def _plain(
 
 
 def _lines(family: Family) -> Iterator[str]:
-    yield f"# HELP {family.name} {family.text}"
+    text = family.text.replace("\\", r"\\").replace("\n", r"\n")
+    yield f"# HELP {family.name} {text}"
     yield f"# TYPE {family.name} {family.kind}"
     for sample in family.samples:
         pairs = ",".join(

@@ -1,5 +1,7 @@
 """Between control's records and the messages of protos/control.proto."""
 
+import math
+from collections.abc import Iterator
 from typing import Final
 
 from protos import control_pb2
@@ -24,6 +26,7 @@ from services.control.events import (
     UnloadInstances,
 )
 from services.control.model_registry import DeviceKind, MemoryUse, Worker
+from services.control.prometheus import Family, Sample, histogram_samples
 from services.control.route_table import RouteTable
 from services.control.statistics_totals import (
     CacheState,
@@ -35,6 +38,7 @@ from services.control.trace_wire import traces_to_proto
 from services.core import log_settings_proto
 from services.core.errors import InvalidRequestError
 from services.core.lifecycle import ModelState
+from services.core.process_use import ProcessUse
 from services.core.statistics_fields import Phase
 
 _STATES: Final = {
@@ -101,6 +105,40 @@ def report_from_proto(
             )
         case _:
             return None
+
+
+def model_metrics_from_proto(message: control_pb2.ModelMetrics) -> tuple[Family, ...]:
+    """Return the families that one source of a worker shows."""
+    return tuple(
+        Family(
+            name=family.name,
+            text=family.text,
+            kind=control_pb2.MetricFamily.Kind.Name(family.kind).lower(),
+            samples=tuple(
+                sample for metric in family.metric for sample in _samples(metric)
+            ),
+        )
+        for family in message.family
+    )
+
+
+def _samples(metric: control_pb2.Metric) -> Iterator[Sample]:
+    labels = dict(metric.labels)
+    if not metric.bound:
+        yield Sample(labels=labels, value=metric.value)
+        return
+    bounds = (*metric.bound, math.inf)
+    counts = dict(zip(bounds, metric.count, strict=False))
+    yield from histogram_samples(labels, counts, metric.value)
+
+
+def process_use_from_proto(message: control_pb2.ProcessUse) -> ProcessUse:
+    """Return what a process takes of its host."""
+    return ProcessUse(
+        cpu_ns=message.cpu_ns,
+        resident_bytes=message.resident_bytes,
+        started_ms=message.started_ms,
+    )
 
 
 def order_to_proto(order: WorkerOrder) -> control_pb2.WorkerCommand:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 from services.control.commands import WorkerOrder
 from services.control.model_registry import DeviceKind, Worker
 from services.core.errors import ConfigError
+from services.core.process_use import ProcessUse
 
 Capability: TypeAlias = tuple[str, DeviceKind, int]
 """A backend on a device, by the device's kind and index."""
@@ -18,6 +19,7 @@ class WorkerLink:
 
     worker: Worker
     orders: asyncio.Queue[WorkerOrder] = field(default_factory=asyncio.Queue)
+    use: ProcessUse = ProcessUse()  # noqa: RUF009  frozen
 
 
 class WorkerLinks:
@@ -51,6 +53,10 @@ class WorkerLinks:
             return False
         del self._links[link.worker.worker_id]
         return True
+
+    def links(self) -> list[WorkerLink]:
+        """Return the streams of the attached workers."""
+        return list(self._links.values())
 
     def with_backend(self, backend: str) -> WorkerLink:
         """Return a worker that can import ``backend``.

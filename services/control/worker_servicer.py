@@ -10,6 +10,7 @@ from protos import control_pb2, control_pb2_grpc
 from services.control import wire
 from services.control.commands import FileInspected
 from services.control.live_settings import LiveSettings
+from services.control.model_metrics import ModelMetrics
 from services.control.supervisor import Supervisor
 from services.control.worker_links import WorkerLink
 from services.core.errors import InvalidRequestError
@@ -22,10 +23,19 @@ _CANCELLATION_LAG_S: Final = 0.2
 class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
     """Brings workers' reports to the supervisor and its commands to them."""
 
-    def __init__(self, supervisor: Supervisor, settings: LiveSettings) -> None:
-        """Serve ``supervisor``; workers are told of ``settings``."""
+    def __init__(
+        self, supervisor: Supervisor, settings: LiveSettings, metrics: ModelMetrics
+    ) -> None:
+        """Serve ``supervisor``.
+
+        Args:
+            supervisor: Takes what becomes of models.
+            settings: What workers are told when they come.
+            metrics: Takes what models count themselves.
+        """
         self._supervisor = supervisor
         self._settings = settings
+        self._metrics = metrics
 
     async def Attach(  # type: ignore[override]  # it writes; the stub wants yields
         self,
@@ -50,9 +60,18 @@ class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
                 is_goodbye = True
                 sending.cancel()
         finally:
+            self._metrics.forget(link)
             self._supervisor.detach_worker(link, is_goodbye=is_goodbye)
 
     def _take(self, link: WorkerLink, report: control_pb2.WorkerReport) -> None:
+        kind = report.WhichOneof("report")
+        if kind == "metrics":
+            families = wire.model_metrics_from_proto(report.metrics)
+            self._metrics.take(link, report.metrics.source, families)
+            return
+        if kind == "process":
+            link.use = wire.process_use_from_proto(report.process)
+            return
         event = wire.report_from_proto(link.worker, report)
         if isinstance(event, FileInspected):
             self._supervisor.take_inspection(event)

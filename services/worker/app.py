@@ -123,6 +123,7 @@ def _serve(
     memory = MemoryReturn()
     while not _is_told(stopping):
         memory.tick(time.monotonic_ns())
+        worker.tick()
     _log.info("worker is stopping", worker=worker_id)
     drain = threading.Thread(target=worker.stop, daemon=True)
     drain.start()

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from services.core.datatype import DataType
 from services.core.model_config import ModelConfig
 from services.worker.device import Device
+from services.worker.model_metrics import ModelMetrics
 from services.worker.peers import Peers
 from services.worker.request_details import RequestDetails
 
@@ -27,6 +28,7 @@ class ModelSource:
         device: The one this worker has.
         config_json: ``config`` as the configuration endpoint shows it.
         peers: The way to other models.
+        metrics: Where instances show what they count themselves.
     """
 
     config: ModelConfig
@@ -35,6 +37,7 @@ class ModelSource:
     device: Device
     config_json: str = "{}"
     peers: Peers = field(default_factory=Peers)
+    metrics: ModelMetrics = field(default_factory=ModelMetrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

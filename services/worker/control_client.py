@@ -15,6 +15,7 @@ from services.core import (
     model_config_proto,
 )
 from services.core.errors import ServingError
+from services.core.process_use import ProcessUse
 from services.worker.backend import (
     CompletedConfig,
     FoundModel,
@@ -26,6 +27,7 @@ from services.worker.backoff import Backoff
 from services.worker.device import Device
 from services.worker.loader import Loader, LoadOrder, describe
 from services.worker.memory import MemoryUse
+from services.worker.model_metrics import Families
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -106,6 +108,20 @@ class ControlReports:
         inspected = control_pb2.ModelInspected(inspection=inspection, error=message)
         self._report(control_pb2.WorkerReport(inspected=inspected))
 
+    def metrics(self, source: int, families: Families) -> None:
+        """Tell what a source of metrics shows; see ModelMetrics."""
+        message = metrics_to_proto(source, families)
+        self._report(control_pb2.WorkerReport(metrics=message))
+
+    def process(self, use: ProcessUse) -> None:
+        """Tell what this process takes of its host."""
+        message = control_pb2.ProcessUse(
+            cpu_ns=use.cpu_ns,
+            resident_bytes=use.resident_bytes,
+            started_ms=use.started_ms,
+        )
+        self._report(control_pb2.WorkerReport(process=message))
+
     def _report(self, report: control_pb2.WorkerReport) -> None:
         with self._lock:
             if self._outbox is not None:
@@ -122,6 +138,8 @@ class ControlClient:
         device: Device,
         loader: Loader,
         reports: ControlReports,
+        *,
+        on_dial: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; ``start`` dials.
 
@@ -131,11 +149,13 @@ class ControlClient:
             device: What models are loaded on.
             loader: Carries the orders out.
             reports: What the loader reports to.
+            on_dial: Called when reports begin to go to a new stream.
         """
         self._make_hello = make_hello
         self._device = device
         self._loader = loader
         self._reports = reports
+        self._on_dial = on_dial
         self._target = target
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -176,7 +196,9 @@ class ControlClient:
         stub = control_pb2_grpc.WorkerControlStub(channel)
         hello = self._make_hello(self._loader.generations())
         try:
-            for command in stub.Attach(self._reports.open(hello)):
+            reports = self._reports.open(hello)
+            self._on_dial()
+            for command in stub.Attach(reports):
                 backoff.reset()
                 self._obey(command)
             reason = "control ended the stream"
@@ -246,6 +268,22 @@ class ControlClient:
             device=self._device,
             config_json=model_config_json.to_json(config).decode(),
         )
+
+
+def metrics_to_proto(source: int, families: Families) -> control_pb2.ModelMetrics:
+    """Return what a source of metrics shows, as control gets it."""
+    message = control_pb2.ModelMetrics(source=source)
+    for family in families:
+        kind = control_pb2.MetricFamily.Kind.Value(family.kind)
+        told = message.family.add(name=family.name, text=family.text, kind=kind)
+        for metric in family.metrics:
+            told.metric.add(
+                labels=metric.labels,
+                value=metric.value,
+                bound=metric.bounds,
+                count=metric.counts,
+            )
+    return message
 
 
 def _found_config(found: FoundModel | CompletedConfig) -> model_config_pb2.ModelConfig:

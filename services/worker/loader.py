@@ -32,7 +32,8 @@ from services.worker.execution import Execution
 from services.worker.instance import Instance, Run, Stream, StreamedRun
 from services.worker.labels import read_labels
 from services.worker.memory import MemoryUse, measure
-from services.worker.padded_backend import with_padding
+from services.worker.model_metrics import ModelMetrics
+from services.worker.padded_backend import PaddedBackend, with_padding
 from services.worker.peers import Peers
 from services.worker.request_execution import RequestExecution
 from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
@@ -120,6 +121,7 @@ class Loader:
         reports: Reports,
         *,
         threads: int = 4,
+        metrics: ModelMetrics | None = None,
     ) -> None:
         """Begin with nothing loaded.
 
@@ -129,12 +131,14 @@ class Loader:
             clock: For the batches' timing.
             reports: Is told the outcomes.
             threads: How many models are loaded at once.
+            metrics: Where models show what they count themselves.
         """
         self._find_runtime = find_runtime
         self._dial = dial
         self._clock = clock
         self._reports = reports
         self._peers = Peers()
+        self._metrics = metrics or ModelMetrics()
         self._seats = Seats()
         self._lock = threading.Lock()
         self._endpoints: tuple[str, ...] = ()
@@ -207,7 +211,7 @@ class Loader:
 
     def _load(self, order: LoadOrder) -> None:
         generation = order.generation
-        source = replace(order.source, peers=self._peers)
+        source = replace(order.source, peers=self._peers, metrics=self._metrics)
         try:
             model = self._make(order, source)
         except Exception as error:  # noqa: BLE001 - the boundary: it is reported
@@ -273,19 +277,20 @@ class Loader:
         try:
             signature = Signature.from_config(source.config, source.version, labels)
             padded = partial(with_padding, config=source.config, signature=signature)
-            runs = [
-                exclusive(_run(signature, padded(backend), self._clock))
-                for backend in backends
-            ]
+            fronts = [padded(backend) for backend in backends]
+            runs = [exclusive(_run(signature, each, self._clock)) for each in fronts]
             names = [place.name for place in places]
             warm_up(source, list(zip(names, runs, strict=True)))
         except Exception:
             for backend in backends:
                 _unload(backend)
             raise
+        for front in fronts:
+            if isinstance(front, PaddedBackend):
+                front.show(source)
         return tuple(
-            Seat(backend=backend, run=run, key=key)
-            for (_, key), backend, run in zip(missing, backends, runs, strict=True)
+            Seat(backend=front, run=run, key=key)
+            for (_, key), front, run in zip(missing, fronts, runs, strict=True)
         )
 
     def _unload(self, generation: int) -> None:

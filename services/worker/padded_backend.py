@@ -23,11 +23,13 @@ from services.worker.backend import (
     BackendCall,
     BackendReply,
     DecoupledBackend,
+    ModelSource,
     ReplyTensor,
     RequestBackend,
     RequestTensor,
     Tensors,
 )
+from services.worker.model_metrics import Metric, MetricFamily, MetricsSource
 from services.worker.scatter import scatter
 from services.worker.signature import Signature
 
@@ -62,6 +64,34 @@ class PaddedBackend:
         self._signature = signature
         self._padding = padding
         self._slots = {spec.name: i for i, spec in enumerate(signature.inputs)}
+        self._batch_elements = 0
+        self._padded_elements = 0
+        self._metrics: MetricsSource | None = None
+
+    def show(self, source: ModelSource) -> None:
+        """Count from now on, and show how much of the batches is padding."""
+        labels = {"model": source.config.name, "version": str(source.version)}
+
+        def counter(name: str, text: str, value: int) -> MetricFamily:
+            metric = Metric(labels=labels, value=value)
+            return MetricFamily(name=name, text=text, kind="COUNTER", metrics=(metric,))
+
+        self._batch_elements = self._padded_elements = 0
+        self._metrics = source.metrics.open(
+            lambda: (
+                counter(
+                    "nereid_batch_elements_total",
+                    "Elements of padded inputs as executed, padding included",
+                    self._batch_elements,
+                ),
+                counter(
+                    "nereid_padded_elements_total",
+                    "Elements of padded inputs that are padding",
+                    self._padded_elements,
+                ),
+            )
+        )
+        self._metrics.changed()
 
     def execute_requests(self, calls: Sequence[BackendCall]) -> Sequence[BackendAnswer]:
         """Run one batch; see RequestBackend."""
@@ -70,6 +100,8 @@ class PaddedBackend:
         wanted = tuple(sorted({output for call in calls for output in call.outputs}))
         names = [self._signature.outputs[index].name for index in wanted]
         outputs = self._backend.execute(inputs, names)
+        if self._metrics is not None:
+            self._metrics.changed()
         scatter(self._signature, wanted, outputs, sum(rows))
         answers = []
         first = 0
@@ -81,6 +113,8 @@ class PaddedBackend:
     def unload(self) -> None:
         """Release everything."""
         self._backend.unload()
+        if self._metrics is not None:
+            self._metrics.close()
 
     def _inputs(self, calls: Sequence[BackendCall], rows: list[int]) -> Tensors:
         inputs: dict[str, NDArray[Any]] = {}
@@ -116,6 +150,9 @@ class PaddedBackend:
             corner = tuple(slice(size) for size in array.shape[1:])
             padded[(slice(first, first + count), *corner)] = array
             first += count
+        if dims:
+            self._batch_elements += padded.size
+            self._padded_elements += padded.size - sum(array.size for array in arrays)
         return padded
 
     def _generated(

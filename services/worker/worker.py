@@ -7,10 +7,12 @@ from typing import Final
 from protos import control_pb2, worker_pb2
 from services.core.clock import MonotonicClock
 from services.core.completion_queue import ClientStream
+from services.core.process_use import process_use
 from services.worker import backends
 from services.worker.control_client import ControlClient, ControlReports
 from services.worker.device import Device, DeviceKind
 from services.worker.loader import Loader, LoadOrder
+from services.worker.model_metrics import ModelMetrics
 
 _SERVE_METHOD: Final = "/nereid.worker.WorkerDispatch/Serve"
 _HELLO_KEY: Final = "nereid-instance-bin"
@@ -32,26 +34,39 @@ class Worker:
         """
         self._worker_id = worker_id
         self._device = device
-        reports = ControlReports()
+        self._reports = reports = ControlReports()
+        self._metrics = ModelMetrics()
         self._loader = Loader(
             lambda source: backends.find_runtime(source.config),
             self._dial,
             MonotonicClock(),
             reports,
             threads=loading_threads,
+            metrics=self._metrics,
         )
         self._control = ControlClient(
-            control, self._hello, device, self._loader, reports
+            control,
+            self._hello,
+            device,
+            self._loader,
+            reports,
+            on_dial=self._metrics.repeat,
         )
 
     def start(self) -> None:
         """Dial control; whatever else happens is ordered from there."""
+        self._metrics.start(self._reports.metrics)
         self._control.start()
+
+    def tick(self) -> None:
+        """Report what this process takes of its host."""
+        self._reports.process(process_use())
 
     def stop(self) -> None:
         """Leave control, answer what is executing, leave the routers."""
         self._control.stop()
         self._loader.stop()
+        self._metrics.stop()
 
     def _dial(
         self, order: LoadOrder, instance_name: str, endpoint: str

@@ -51,7 +51,8 @@ class PythonRuntime:
                     _starter(python, place.name),
                     initialize_order(source, place, file),
                     [one.datatype for one in input_specs(source.config)],
-                    source.peers,
+                    peers=source.peers,
+                    metrics=source.metrics,
                 )
                 instances.append(instance)
         except BaseException:

@@ -36,6 +36,7 @@ class Kind(enum.IntEnum):
     STREAMED = 17
     CALL = 18
     CANCEL_CALL = 19
+    METRICS = 20
     # Worker to model, at any time.
     CANCEL = 32
     ANSWER = 33

@@ -22,13 +22,17 @@ from services.worker.backend import (
     Backend,
     BackendCall,
     BackendReply,
+    ModelSource,
     RequestTensor,
     Tensors,
 )
+from services.worker.device import parse_device
+from services.worker.model_metrics import Families, ModelMetrics
 from services.worker.padded_backend import PaddedBackend, with_padding
 from services.worker.request_details import NO_DETAILS
 from services.worker.signature import Signature
 
+DEVICE = parse_device("cpu")
 OF = LengthOf(name="x", dim=0)
 CONFIG = ModelConfig(
     name="masked",
@@ -132,6 +136,30 @@ def test_a_batch_is_padded_to_its_bucket() -> None:
     backend = PaddedBackend(model, SIGNATURE, buckets)
     backend.execute_requests([call(np.ones((1, 5), np.float32))])
     assert model.shapes == [(1, 8)]
+
+
+def test_what_is_padding_is_counted_from_when_it_is_shown() -> None:
+    backend = padded(MaskedModel())
+    calls = [call(np.ones((1, n), np.float32)) for n in (2, 5)]
+    backend.execute_requests(calls)  # a warm-up
+    metrics = ModelMetrics()
+    source = ModelSource(
+        config=CONFIG, version=3, directory="", device=DEVICE, metrics=metrics
+    )
+    backend.show(source)
+    backend.execute_requests(calls)
+    backend.execute_requests(calls[:1])
+    told: list[Families] = []
+    metrics.tell(lambda _, families: told.append(families))
+    backend.unload()
+    metrics.tell(lambda _, families: told.append(families))
+    shown, gone = told
+    found = {family.name: family.metrics[0] for family in shown}
+    assert found["nereid_batch_elements_total"].value == 2 * 5 + 2
+    assert found["nereid_padded_elements_total"].value == 3
+    labels = found["nereid_padded_elements_total"].labels
+    assert labels == {"model": "masked", "version": "3"}
+    assert gone == ()
 
 
 def test_only_the_outputs_asked_for_come() -> None:

@@ -15,6 +15,11 @@ from services.worker.backend import (
     BackendFailure,
     Deliver,
 )
+from services.worker.model_metrics import (
+    Families,
+    ModelMetrics,
+    families_from_json,
+)
 from services.worker.peers import Peers
 from services.worker.python_backend.frames import Frame, Kind
 from services.worker.python_backend.host.child import Child, ProcessGoneError
@@ -44,7 +49,9 @@ class PythonModel:
         start: StartChild,
         order: bytes,
         datatypes: Sequence[DataType],
+        *,
         peers: Peers,
+        metrics: ModelMetrics,
     ) -> None:
         """Start the process and initialize the model.
 
@@ -54,11 +61,14 @@ class PythonModel:
             order: The body of INITIALIZE.
             datatypes: Of the inputs, in the configuration's order.
             peers: The way to other models.
+            metrics: Where it shows what it counts itself.
 
         Raises:
             BackendError: the model cannot be initialized.
         """
-        self._conversation = _Conversation(name, start, order, datatypes, peers)
+        self._conversation = _Conversation(
+            name, start, order, datatypes, peers=peers, metrics=metrics
+        )
 
     @property
     def pid(self) -> int:
@@ -73,7 +83,7 @@ class PythonModel:
 
     def unload(self) -> None:
         """Finalize the model and end its process."""
-        self._conversation.child.close()
+        self._conversation.close()
 
 
 class DecoupledPythonModel:
@@ -85,7 +95,9 @@ class DecoupledPythonModel:
         start: StartChild,
         order: bytes,
         datatypes: Sequence[DataType],
+        *,
         peers: Peers,
+        metrics: ModelMetrics,
     ) -> None:
         """Start the process and initialize the model; as PythonModel does."""
         self._lock = threading.Lock()
@@ -97,7 +109,8 @@ class DecoupledPythonModel:
             start,
             order,
             datatypes,
-            peers,
+            peers=peers,
+            metrics=metrics,
             on_streamed=self._streamed,
             on_lost=self._lost,
         )
@@ -136,7 +149,7 @@ class DecoupledPythonModel:
 
     def unload(self) -> None:
         """Finalize the model and end its process."""
-        self._conversation.child.close()
+        self._conversation.close()
         self._lost()
 
     def _close(self, batch: int, calls: Sequence[int]) -> None:
@@ -172,8 +185,9 @@ class _Conversation:
         start: StartChild,
         order: bytes,
         datatypes: Sequence[DataType],
-        peers: Peers,
         *,
+        peers: Peers,
+        metrics: ModelMetrics,
         on_streamed: Callable[[Frame], None] | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
@@ -183,7 +197,18 @@ class _Conversation:
         self._on_lost = on_lost
         self._is_fresh = True
         self._nested = NestedCalls(peers)
-        self.child = SupervisedChild(name, start, order, self._event, self._lost)
+        self._families: Families = ()
+        self._metrics = metrics.open(lambda: self._families)
+        try:
+            self.child = SupervisedChild(name, start, order, self._event, self._lost)
+        except BaseException:
+            self._metrics.close()
+            raise
+
+    def close(self) -> None:
+        """Finalize the model, end its process and forget its metrics."""
+        self.child.close()
+        self._metrics.close()
 
     def execute(
         self, batch: int, calls: Sequence[BackendCall]
@@ -224,6 +249,7 @@ class _Conversation:
     def _lost(self) -> None:
         self._is_fresh = False
         self._nested.cancel_all()
+        self._show(())
         if self._on_lost is not None:
             self._on_lost()
 
@@ -238,3 +264,11 @@ class _Conversation:
             self._nested.begin(frame, child)
         elif frame.kind == Kind.CANCEL_CALL:
             self._nested.cancel(frame)
+        elif frame.kind == Kind.METRICS:
+            self._show(families_from_json(frame.body))
+
+    def _show(self, families: Families) -> None:
+        """Have control told of the model's metrics."""
+        if families != self._families:
+            self._families = families
+            self._metrics.changed()

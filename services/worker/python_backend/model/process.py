@@ -6,6 +6,7 @@ import socket
 import struct
 import sys
 import threading
+from functools import partial
 from typing import Any
 
 from services.worker.python_backend.frames import Frame, FrameSocket, Kind
@@ -14,6 +15,7 @@ from services.worker.python_backend.model.errors import describe
 from services.worker.python_backend.model.execution import ModelExecution, Names
 from services.worker.python_backend.model.loading import completed_config, load_class
 from services.worker.python_backend.model.log import Logger
+from services.worker.python_backend.model.metrics import MetricsReporter, report_to
 from services.worker.python_backend.model.request import set_caller
 
 _CANCELLATION = struct.Struct("<QI")
@@ -49,11 +51,13 @@ class ModelProcess:
         self._model: Any = None
         self._execution: ModelExecution | None = None
         self._others = OtherModels(events)
+        self._metrics = MetricsReporter(partial(events.send, Kind.METRICS))
 
     def run(self) -> None:
         """Obey until the worker hangs up, or has the model finalized."""
         Logger.write = self._log
         set_caller(self._others)
+        report_to(self._metrics)
         threading.Thread(target=self._listen, name="events", daemon=True).start()
         while True:
             try:
@@ -87,6 +91,7 @@ class ModelProcess:
         if frame.kind == Kind.FINALIZE:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
+            self._metrics.flush()
             return Kind.DONE, b"", ()
         raise ValueError(f"no order of kind {frame.kind} is known here")
 

@@ -10,12 +10,8 @@ from services.worker.python_backend.model.errors import (
     TritonError,
     TritonModelException,
 )
-from services.worker.python_backend.model.log import (
-    Logger,
-    LogLevel,
-    Metric,
-    MetricFamily,
-)
+from services.worker.python_backend.model.log import Logger, LogLevel
+from services.worker.python_backend.model.metrics import Metric, MetricFamily
 from services.worker.python_backend.model.request import (
     TRITONSERVER_MEMORY_CPU,
     TRITONSERVER_MEMORY_GPU,

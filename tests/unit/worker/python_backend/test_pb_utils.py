@@ -1,8 +1,10 @@
 """The module that models import, used as models use it."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from services.worker.python_backend import start
 from services.worker.python_backend.datatypes import BF16
 from services.worker.python_backend.model.dlpack import _BFLOAT, _tensor_in
+from services.worker.python_backend.model.metrics import MetricsReporter, report_to
 from services.worker.python_backend.model.sender import InferenceResponseSender
 
 sys.path.insert(0, str(Path(start.__file__).with_name("site")))
@@ -184,6 +187,36 @@ def test_an_observation_is_counted_in_the_bucket_whose_bound_it_reaches() -> Non
     for value in (0.5, 1, 1.5, 2, 3):
         metric.observe(value)
     assert metric.counts == [2, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["", "a-b", "1a", "a b"])
+def test_a_name_that_no_page_could_have_is_refused(name: str) -> None:
+    kind = pb_utils.MetricFamily.COUNTER
+    with pytest.raises(pb_utils.TritonModelException):
+        pb_utils.MetricFamily(name, "", kind)
+    with pytest.raises(pb_utils.TritonModelException):
+        pb_utils.MetricFamily("a", "", kind).Metric(labels={name: "b"})
+
+
+def test_the_worker_is_told_of_a_change_and_not_of_metrics_that_are_gone() -> None:
+    said: SimpleQueue[bytes] = SimpleQueue()
+    family = pb_utils.MetricFamily("told", "t", pb_utils.MetricFamily.GAUGE)
+    report_to(MetricsReporter(said.put))
+    try:
+        metric = family.Metric(labels={"a": "b"})
+        metric.set(3)
+        while told_of("told", said.get(timeout=10)) != [[{"a": "b"}, 3, [], [0]]]:
+            continue
+        del metric
+        while told_of("told", said.get(timeout=10)) is not None:
+            continue
+    finally:
+        report_to(None)
+
+
+def told_of(name: str, report: bytes) -> object:
+    found = [f["metrics"] for f in json.loads(report) if f["name"] == name]
+    return found[0] if found else None
 
 
 def test_after_the_final_flag_nothing_can_be_sent() -> None:
