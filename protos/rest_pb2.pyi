@@ -61,12 +61,21 @@ Global___RestRequest: _TypeAlias = RestRequest  # noqa: Y015
 class MetricsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    PROCESS_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    process: _builtins.str
+    """Whose page: control, router or worker; "" is the whole stack."""
+    id: _builtins.str
+    """Of a router or a worker: its id, or its number, from 0, the oldest first."""
     def __init__(
         self,
+        *,
+        process: _builtins.str = ...,
+        id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "process", b"process"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1164,7 +1164,7 @@ class MetricsServiceServicer:
     """
 
     def Metrics(self, request, context):
-        """The Prometheus page of the whole stack.
+        """The Prometheus page of the whole stack, or of one process.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

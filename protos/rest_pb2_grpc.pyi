@@ -316,7 +316,7 @@ class MetricsServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> MetricsServiceAsyncStub: ...
     Metrics: _grpc.UnaryUnaryMultiCallable[_rest_pb2.MetricsRequest, _httpbody_pb2.HttpBody]
-    """The Prometheus page of the whole stack."""
+    """The Prometheus page of the whole stack, or of one process."""
 
 @_typing.type_check_only
 class MetricsServiceAsyncStub(MetricsServiceStub):
@@ -324,7 +324,7 @@ class MetricsServiceAsyncStub(MetricsServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Metrics: _aio.UnaryUnaryMultiCallable[_rest_pb2.MetricsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """The Prometheus page of the whole stack."""
+    """The Prometheus page of the whole stack, or of one process."""
 
 class MetricsServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by control, on the metrics port."""
@@ -335,6 +335,6 @@ class MetricsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _rest_pb2.MetricsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """The Prometheus page of the whole stack."""
+        """The Prometheus page of the whole stack, or of one process."""
 
 def add_MetricsServiceServicer_to_server(servicer: MetricsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

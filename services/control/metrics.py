@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from services.control.prometheus import Family, gauge
+from services.control.prometheus import Family, Labels, gauge
 from services.control.prometheus import counter as counter_family
 from services.control.route_table import VersionRoute
 from services.control.statistics_totals import CacheState
@@ -54,11 +54,7 @@ def families(measured: Measured) -> Iterator[Family]:
     yield gauge(
         "nereid_routers", "Number of attached routers", ({}, measured.router_count)
     )
-    yield gauge(
-        "nereid_router_loop_lag_seconds",
-        "The latest that a router was for its own timer since its last report",
-        *(({"router": each}, lag) for each, lag in measured.loop_lags_s.items()),
-    )
+    yield _loop_lags(*(({"router": r}, s) for r, s in measured.loop_lags_s.items()))
     for what in ("total", "used"):
         yield gauge(
             f"nv_pinned_memory_pool_{what}_bytes",
@@ -67,6 +63,21 @@ def families(measured: Measured) -> Iterator[Family]:
         )
     if measured.cache is not None:
         yield from _cache_families(measured.cache)
+
+
+def families_of_router(loop_lag_s: float, cache: CacheState | None) -> Iterator[Family]:
+    """Yield what the page of one router tells of it."""
+    yield _loop_lags(({}, loop_lag_s))
+    if cache is not None:
+        yield from _cache_families(cache)
+
+
+def _loop_lags(*samples: tuple[Labels, float]) -> Family:
+    return gauge(
+        "nereid_router_loop_lag_seconds",
+        "The latest that a router was for its own timer since its last report",
+        *samples,
+    )
 
 
 def _cache_families(cache: CacheState) -> Iterator[Family]:

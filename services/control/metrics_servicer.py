@@ -9,11 +9,12 @@ from google.api.httpbody_pb2 import HttpBody
 
 from protos import rest_pb2, rest_pb2_grpc
 from protos.model_config_pb2 import ModelConfig
-from services.control import inference_metrics, metrics
+from services.control import inference_metrics, metrics, process_metrics
 from services.control.host import Host
 from services.control.inference_metrics import LATENCY_PHASES, MeasuredVersion
 from services.control.model_metrics import ModelMetrics
 from services.control.model_registry import VersionKey
+from services.control.process_pages import ProcessPages
 from services.control.prometheus import CONTENT_TYPE, Family, render
 from services.control.route_table import routes_of
 from services.control.statistics import Statistics
@@ -31,7 +32,7 @@ _MOST_CONFIGS = 4096
 
 
 class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
-    """One page for the whole stack."""
+    """One page for the whole stack, and one for each of its processes."""
 
     def __init__(
         self,
@@ -54,21 +55,32 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
         self._settings = statistics.metrics
         self._clock = clock
         self._host = Host(statistics.metrics)
+        self._pages = ProcessPages(
+            supervisor=supervisor, statistics=statistics, model_metrics=model_metrics
+        )
 
     async def Metrics(
         self,
-        request: rest_pb2.MetricsRequest,  # noqa: ARG002 - it is empty
+        request: rest_pb2.MetricsRequest,
         context: grpc.aio.ServicerContext[Any, Any],  # noqa: ARG002
     ) -> HttpBody:
-        """Return the page."""
+        """Return the page of the whole stack, or of one process."""
+        if request.process:
+            families = await self._pages.page(request.process, request.id)
+        else:
+            families = await self._whole()
+        return HttpBody(content_type=CONTENT_TYPE, data=render(families).encode())
+
+    async def _whole(self) -> list[Family]:
         versions = await self._versions()
         families: list[Family] = [
             *inference_metrics.families(versions, self._settings),
             *metrics.families(self._stack()),
             *self._host.families(self._clock.now_ns()),
+            *process_metrics.families(self._pages.processes()),
         ]
         families += self._model_metrics.families(family.name for family in families)
-        return HttpBody(content_type=CONTENT_TYPE, data=render(families).encode())
+        return families
 
     def _stack(self) -> metrics.Measured:
         supervisor = self._supervisor

@@ -7,6 +7,7 @@ from typing import Final
 
 from services.control.commands import RouterOrder
 from services.control.route_table import RouteTable
+from services.core.process_use import ProcessUse
 
 # Until a router has applied a table it gets no other, so that a hundred changes at
 # once do not cost it a hundred tables. One that does not answer gets it all the same.
@@ -20,6 +21,7 @@ class RouterLink:
     router_id: str
     endpoint: str
     orders: "asyncio.Queue[RouterOrder]" = field(default_factory=asyncio.Queue)
+    use: ProcessUse = ProcessUse()  # noqa: RUF009  frozen
     _newest: RouteTable | None = None
     _sent_revision: int = 0
     _is_waiting: asyncio.Event = field(default_factory=asyncio.Event)

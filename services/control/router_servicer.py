@@ -86,6 +86,9 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
                     RoutesApplied(router_id=link.router_id, revision=revision)
                 )
             case "statistics":
+                if report.statistics.HasField("process"):
+                    use = wire.process_use_from_proto(report.statistics.process)
+                    link.use = use
                 self._statistics.take(
                     link.router_id, wire.statistics_from_proto(report.statistics)
                 )

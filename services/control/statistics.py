@@ -24,6 +24,7 @@ from services.control.router_links import RouterLink, RouterLinks
 from services.control.statistics_totals import (
     CacheState,
     Counted,
+    RouterCounts,
     StatisticsReport,
     sum_of,
 )
@@ -68,6 +69,7 @@ class Statistics:
         self._waiting: dict[str, Mapping[VersionKey, int]] = {}
         self._lags_ns: dict[str, int] = {}
         self._caches: dict[str, CacheState] = {}
+        self._by_router: dict[str, dict[VersionKey, Counted]] = {}
         self._collections: dict[str, int] = {}
         self._last_collection = 0
         # What the store has, as far as we know: None until it was read once.
@@ -92,6 +94,8 @@ class Statistics:
         self._collections[router_id] = max(answered, report.collection)
         if report.sequence > self._taken.get(router_id, 0):
             self._taken[router_id] = report.sequence
+            before = self._by_router.get(router_id, {})
+            self._by_router[router_id] = sum_of((before, report.increments))
             self._pending.append((router_id, report))
             self.windows.add(report.latencies, self._clock.now_ns())
         elif report.sequence:
@@ -105,6 +109,7 @@ class Statistics:
             self._lags_ns,
             self._caches,
             self._collections,
+            self._by_router,
         ):
             gauges.pop(router_id, None)
         self._notice()
@@ -126,9 +131,21 @@ class Statistics:
         caches = self._caches.values()
         return sum(caches, start=CacheState()) if caches else None
 
+    def of_router(self, router_id: str) -> RouterCounts:
+        """Return what one router counted since control knows it, and holds now."""
+        waiting = self._waiting.get(router_id, {})
+        totals = self._by_router.get(router_id, {})
+        keys = {*waiting, *totals}
+        return RouterCounts(
+            totals={key: totals.get(key, Counted()) for key in keys},
+            waiting={key: waiting.get(key, 0) for key in keys},
+            loop_lag_ns=self._lags_ns.get(router_id, 0),
+            cache=self._caches.get(router_id),
+        )
+
     async def totals(self) -> dict[VersionKey, Counted]:
         """Return all that was counted until now, as far as anybody can know."""
-        await self._collect()
+        await self.collect()
         async with self._in_step:
             if not (self._is_away and self._pending):
                 try:
@@ -145,7 +162,7 @@ class Statistics:
         Raises:
             ModelNotReadyError: the store is away, and nothing was reset.
         """
-        await self._collect()
+        await self.collect()
         async with self._in_step:
             if self._pending:
                 raise ModelNotReadyError("the store is away; nothing was reset")
@@ -198,7 +215,7 @@ class Statistics:
             self._acknowledge(router_id)
             self._notice()
 
-    async def _collect(self) -> None:
+    async def collect(self) -> None:
         """Have all routers report, and what they report applied, if that is quick."""
         self._last_collection += 1
         number = self._last_collection

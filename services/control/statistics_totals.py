@@ -93,6 +93,16 @@ class StatisticsReport:
     cache: CacheState | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterCounts:
+    """What one router has counted since control knows it, and what it holds now."""
+
+    totals: Totals
+    waiting: Mapping[VersionKey, int]
+    loop_lag_ns: int
+    cache: CacheState | None
+
+
 def sum_of(parts: Iterable[Totals]) -> dict[VersionKey, Counted]:
     """Return all of them together."""
     totals: dict[VersionKey, Counted] = {}

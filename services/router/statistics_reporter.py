@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from protos import control_pb2
+from services.core.process_use import process_use
 from services.router.response_cache import ResponseCache
 from services.router.statistics import Increments
 from services.router.statistics_ledger import StatisticsLedger
@@ -95,6 +96,8 @@ class StatisticsReporter:
 
     def _tell(self, report: control_pb2.StatisticsReport, waiting: Waiting) -> None:
         report.loop_lag_ns, self._lag_ns = self._lag_ns, 0
+        if report.collection:
+            report.process.CopyFrom(_process_use())
         if self._cache is not None:
             report.cache.CopyFrom(_cache_state(self._cache))
         for (model, version), count in waiting.items():
@@ -102,6 +105,15 @@ class StatisticsReporter:
         self._is_cut_off = not self._send(control_pb2.RouterReport(statistics=report))
         if not self._is_cut_off:
             self._told_waiting = waiting
+
+
+def _process_use() -> control_pb2.ProcessUse:
+    use = process_use()
+    return control_pb2.ProcessUse(
+        cpu_ns=use.cpu_ns,
+        resident_bytes=use.resident_bytes,
+        started_ms=use.started_ms,
+    )
 
 
 def _cache_state(cache: ResponseCache) -> control_pb2.ResponseCacheState:

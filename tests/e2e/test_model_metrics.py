@@ -1,6 +1,7 @@
 """Metrics that a Python model keeps, on the page of the whole stack."""
 
 import textwrap
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
@@ -75,17 +76,37 @@ def infer(stack: Stack, rows: int, last: int) -> None:
         client.infer("counting", [tensor])
 
 
+def test_every_process_has_a_page_of_its_own(stack: Stack) -> None:
+    infer(stack, 1, last=1)
+    counted = 'nv_inference_count{model="counting",version="1"} 1'
+    assert counted in lines(stack, "/metrics/router/0")
+    wait_until(
+        lambda: 'seen_total{kind="row"} 1' in lines(stack, "/metrics/worker/cpu"),
+        within_s=10,
+    )
+    for path in ("/metrics/control", "/metrics/router/0", "/metrics/worker/cpu"):
+        page = lines(stack, path)
+        cpu_s = [x for x in page if x.startswith("process_cpu_seconds_total ")]
+        assert len(cpu_s) == 1
+        assert float(cpu_s[0].split()[1]) > 0
+    labelled = [x for x in lines(stack) if x.startswith("nereid_process_cpu_seconds_")]
+    assert len(labelled) == 3
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        lines(stack, "/metrics/router/7")
+    assert caught.value.code == 404
+
+
 def test_a_models_own_metrics_come_and_go_with_it(stack: Stack) -> None:
-    wait_until(lambda: 'seen_total{kind="row"} 0' in lines(stack), within_s=10)
+    wait_until(lambda: 'seen_total{kind="row"} 1' in lines(stack), within_s=10)
     for rows in (1, 3, 2, 5):
         infer(stack, rows, last=rows)
     # Both instances have counted: their sum is shown.
-    wait_until(lambda: 'seen_total{kind="row"} 11' in lines(stack), within_s=10)
+    wait_until(lambda: 'seen_total{kind="row"} 12' in lines(stack), within_s=10)
     page = lines(stack)
     assert "# HELP seen_total Rows seen" in page
     assert "# TYPE seen_total counter" in page
-    assert 'sizes_bucket{le="4"} 3' in page
-    assert "sizes_sum 11" in page
+    assert 'sizes_bucket{le="4"} 4' in page
+    assert "sizes_sum 12" in page
     assert any(line.startswith("last_value ") for line in page)
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{stack.grpc}") as client:
         client.unload_model("counting")

@@ -69,9 +69,9 @@ async def reported(puppet: Puppet, sequence: int, **fields: Any) -> None:  # noq
     await puppet.tell(statistics=report)
 
 
-async def metrics(control: Control) -> list[str]:
+async def metrics(control: Control, process: str = "", name: str = "") -> list[str]:
     stub: Any = rest_pb2_grpc.MetricsServiceStub(control.channel)
-    page = await stub.Metrics(rest_pb2.MetricsRequest())
+    page = await stub.Metrics(rest_pb2.MetricsRequest(process=process, id=name))
     return str(page.data.decode()).splitlines()
 
 
@@ -141,6 +141,48 @@ async def test_statistics_that_are_switched_off_are_not_to_be_had(
         await statistics(control)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert caught.value.details() == "the server does not support model statistics"
+
+
+async def test_every_process_has_a_page_of_what_it_did(control: Control) -> None:
+    first = await control.router()
+    await first.told("statistics_settings")
+    second = await control.router("r2")
+    await second.told("statistics_settings")
+    use = control_pb2.ProcessUse(cpu_ns=2 * 10**9, resident_bytes=77, started_ms=1_500)
+    reading = asyncio.create_task(metrics(control, "router", "r2"))
+    await reported(second, 1, process=use)
+    await reported_nothing(first)
+    lines = await reading
+    assert 'nv_inference_count{model="a",version="10"} 3' in lines
+    assert "process_cpu_seconds_total 2" in lines
+    assert "process_resident_memory_bytes 77" in lines
+    assert "process_start_time_seconds 1.5" in lines
+    reading = asyncio.create_task(metrics(control, "router", "0"))
+    await reported_nothing(first)
+    await reported_nothing(second)
+    assert not any(line.startswith("nv_inference_count") for line in await reading)
+    second.hang_up()
+    reading = asyncio.create_task(metrics(control, "worker", "0"))
+    await reported_nothing(first)
+    assert "nereid_worker_instances 3" in await reading
+
+
+async def test_a_process_that_is_not_there_has_no_page(control: Control) -> None:
+    assert any(
+        line.startswith("process_start_time_seconds ")
+        for line in await metrics(control, "control")
+    )
+    for role, name in (("worker", "9"), ("router", "0"), ("control", "x"), ("x", "")):
+        with pytest.raises(grpc.aio.AioRpcError, match="there is no process") as caught:
+            await metrics(control, role, name)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def reported_nothing(puppet: Puppet) -> None:
+    """Answer the next collection without having counted anything."""
+    collect = await puppet.told("collect_statistics")
+    report = control_pb2.StatisticsReport(collection=collect.collection)
+    await puppet.tell(statistics=report)
 
 
 async def test_a_reset_counts_anew_and_knows_what_there_is(control: Control) -> None:

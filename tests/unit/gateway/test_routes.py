@@ -92,5 +92,6 @@ def test_what_there_is_not(path: str) -> None:
     assert not POST.fullmatch(path)
 
 
-def test_metrics_are_one_page() -> None:
-    assert either(path_patterns(METRICS)) == "(?:/metrics)"
+def test_metrics_are_one_page_and_one_for_each_process() -> None:
+    pages = either(path_patterns(METRICS))
+    assert pages == "(?:/metrics)|(?:/metrics/[^/]+)|(?:/metrics/[^/]+/[^/]+)"
