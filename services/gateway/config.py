@@ -22,7 +22,13 @@ from google.protobuf.descriptor import Descriptor
 from protos import rest_pb2
 from services.core.health_names import ROUTER_PROCESS
 from services.gateway.clusters import cluster
-from services.gateway.dispatch import METRICS, REST, http_routes, metrics_routes
+from services.gateway.dispatch import (
+    METRICS,
+    REST,
+    TRANSCODER,
+    http_routes,
+    metrics_routes,
+)
 from services.gateway.envoy_json import (
     MAX_CONNECTIONS,
     MIB,
@@ -35,6 +41,13 @@ from services.gateway.listeners import ListenerOptions, listener
 # As Triton's --http-max-input-size.
 DEFAULT_BODY_LIMIT_BYTES: Final = 64 * MIB
 _PATH_REGEX_PROGRAM_SIZE: Final = 5000
+# To Envoy the largest body is also how much of one it holds before it stops to read.
+# Streamed bodies may be of any size, so that there it is the latter only.
+_STREAM_BUFFER_BYTES: Final = 16 << 20
+_STREAM_BUFFERS: Final[dict[str, Json]] = {
+    "max_request_body_size": _STREAM_BUFFER_BYTES,
+    "max_response_body_size": _STREAM_BUFFER_BYTES,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +125,9 @@ def envoy_config(settings: GatewaySettings) -> dict[str, Json]:
 
 
 def _http_listener(settings: GatewaySettings) -> Json:
-    filters = [
+    request = rest_pb2.RestRequest.DESCRIPTOR
+    transcoding = _transcoding(REST.full_name, settings, request)
+    filters: list[Json] = [
         http_filter("grpc_web", "grpc_web.v3.GrpcWeb"),
         # Before the transcoder, so that on the way back it comes after it.
         http_filter(
@@ -120,14 +135,14 @@ def _http_listener(settings: GatewaySettings) -> Json:
             "header_mutation.v3.HeaderMutation",
             mutations={"request_mutations": _promised_length()},
         ),
-        _transcoder(REST.full_name, settings, rest_pb2.RestRequest.DESCRIPTOR),
+        {"name": TRANSCODER, "typed_config": transcoding},
         http_filter("router", "router.v3.Router", suppress_envoy_headers=True),
     ]
     return listener(
         "http",
         settings.http_address,
         settings.http_port,
-        routes=http_routes(),
+        routes=http_routes({**transcoding, **_STREAM_BUFFERS}),
         filters=filters,
         options=settings.listeners,
     )
@@ -140,9 +155,11 @@ def _promised_length() -> list[Json]:
 
 
 def _metrics_listener(settings: GatewaySettings) -> Json:
-    filters = [
+    request = rest_pb2.MetricsRequest.DESCRIPTOR
+    transcoding = _transcoding(METRICS.full_name, settings, request)
+    filters: list[Json] = [
         http_filter("header_mutation", "header_mutation.v3.HeaderMutation"),
-        _transcoder(METRICS.full_name, settings, rest_pb2.MetricsRequest.DESCRIPTOR),
+        {"name": TRANSCODER, "typed_config": transcoding},
         http_filter("router", "router.v3.Router", suppress_envoy_headers=True),
     ]
     return listener(
@@ -167,21 +184,23 @@ def _limit_of_connections() -> Json:
     return {"resource_monitors": [limit]}
 
 
-def _transcoder(service: str, settings: GatewaySettings, request: Descriptor) -> Json:
+def _transcoding(
+    service: str, settings: GatewaySettings, request: Descriptor
+) -> dict[str, Json]:
     fields: list[Json] = [field.name for field in request.fields]
     body: list[Json] = (
         [*("body.data", "body.content_type", "body.extensions")] if fields else []
     )
-    return http_filter(
-        "grpc_json_transcoder",
-        "grpc_json_transcoder.v3.GrpcJsonTranscoder",
-        proto_descriptor=settings.descriptor_path,
-        services=[service],
-        match_incoming_request_route=True,
-        ignore_unknown_query_parameters=True,
-        ignored_query_parameters=[*fields, *body],
-        convert_grpc_status=True,
-        url_unescape_spec="ALL_CHARACTERS_EXCEPT_RESERVED",
-        max_request_body_size=settings.body_limit_bytes,
-        max_response_body_size=settings.body_limit_bytes,
-    )
+    return {
+        "@type": TYPE_PREFIX
+        + "filters.http.grpc_json_transcoder.v3.GrpcJsonTranscoder",
+        "proto_descriptor": settings.descriptor_path,
+        "services": [service],
+        "match_incoming_request_route": True,
+        "ignore_unknown_query_parameters": True,
+        "ignored_query_parameters": [*fields, *body],
+        "convert_grpc_status": True,
+        "url_unescape_spec": "ALL_CHARACTERS_EXCEPT_RESERVED",
+        "max_request_body_size": settings.body_limit_bytes,
+        "max_response_body_size": settings.body_limit_bytes,
+    }

@@ -9,7 +9,7 @@ from typing import Final
 from protos import rest_pb2
 from services.gateway.envoy_json import TYPE_PREFIX, Json
 from services.gateway.listeners import NEVER
-from services.gateway.routes import either, path_patterns
+from services.gateway.routes import PathPattern, either, path_patterns
 
 REST: Final = rest_pb2.DESCRIPTOR.services_by_name["RestService"]
 METRICS: Final = rest_pb2.DESCRIPTOR.services_by_name["MetricsService"]
@@ -31,28 +31,39 @@ _WITHOUT_TRANSCODER: Final[Json] = {
 }
 
 
-def http_routes() -> list[Json]:
-    """Return the routes of the port that serves REST, gRPC and gRPC-Web."""
+def http_routes(streams: Json = None) -> list[Json]:
+    """Return the routes of the port that serves REST, gRPC and gRPC-Web.
+
+    Args:
+        streams: The transcoder's settings for methods with streamed bodies; None
+            leaves them those of the others.
+    """
     patterns = path_patterns(REST)
     routes: list[Json] = [_grpc_route(service) for service in PUBLIC_SERVICES]
     routes.append({"match": {"prefix": "/", "grpc": {}}, **_refusal(404)})
-    routes += [
-        {
-            "match": {
-                "safe_regex": {"regex": either(patterns, verb)},
-                "headers": [_verb_is(verb)],
-            },
-            "route": _to_router(),
-            "request_headers_to_remove": ["grpc-encoding", "grpc-accept-encoding"],
-            "typed_per_filter_config": _without_grpc_headers(),
-        }
-        for verb in ("GET", "POST")
-    ]
+    streamed = path_patterns(REST, is_streamed_only=True)
+    routes.append(_rest_route(streamed, "POST", {TRANSCODER: streams}))
+    routes += [_rest_route(patterns, verb, {}) for verb in ("GET", "POST")]
     routes.append(
         {"match": {"safe_regex": {"regex": either(patterns)}}, **_refusal(405)}
     )
     routes.append({"match": {"prefix": "/"}, **_refusal(404)})
     return routes
+
+
+def _rest_route(
+    patterns: tuple[PathPattern, ...], verb: str, filters: dict[str, Json]
+) -> Json:
+    given = {name: settings for name, settings in filters.items() if settings}
+    return {
+        "match": {
+            "safe_regex": {"regex": either(patterns, verb)},
+            "headers": [_verb_is(verb)],
+        },
+        "route": _to_router(),
+        "request_headers_to_remove": ["grpc-encoding", "grpc-accept-encoding"],
+        "typed_per_filter_config": {**_without_grpc_headers(), **given},
+    }
 
 
 def _grpc_route(service: str) -> Json:
@@ -93,7 +104,7 @@ def _refusal(status: int) -> dict[str, Json]:
     }
 
 
-def _without_grpc_headers() -> Json:
+def _without_grpc_headers() -> dict[str, Json]:
     return {
         HEADER_MUTATION: {
             "@type": TYPE_PREFIX

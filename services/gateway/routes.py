@@ -25,11 +25,17 @@ class PathPattern:
     regex: str
 
 
-def path_patterns(service: ServiceDescriptor) -> tuple[PathPattern, ...]:
-    """Return the paths that ``service`` is reached by."""
+def path_patterns(
+    service: ServiceDescriptor, *, is_streamed_only: bool = False
+) -> tuple[PathPattern, ...]:
+    """Return the paths that ``service`` is reached by.
+
+    ``is_streamed_only``: those whose bodies are streamed to it.
+    """
     return tuple(
         PathPattern(*_verb_and_regex(rule))
         for method in service.methods
+        if method.client_streaming or not is_streamed_only
         for rule in _rules(method.GetOptions().Extensions[annotations_pb2.http])
     )
 
