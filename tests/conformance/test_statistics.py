@@ -133,6 +133,25 @@ def test_the_parts_of_a_request_fit_into_the_whole(own_stack: Stack) -> None:
     assert 0 < median_us < stats["success"]["ns"] / 1000
 
 
+def test_the_server_never_took_longer_than_its_client_waited(own_stack: Stack) -> None:
+    """What makes the two halves of perf_analyzer's report fit together."""
+    requests = 100
+    before = by_rest(own_stack)["inference_stats"]
+    with GRPC.InferenceServerClient(f"127.0.0.1:{own_stack.grpc}") as client:
+        tensors = inputs(GRPC)
+        began_ns = time.perf_counter_ns()
+        for _ in range(requests):
+            client.infer("simple", tensors)
+        waited_ns = time.perf_counter_ns() - began_ns
+    after = by_rest(own_stack)["inference_stats"]
+    took_ns = {}
+    for phase in ("success", *PHASES):
+        assert after[phase]["count"] - before[phase]["count"] == requests
+        took_ns[phase] = after[phase]["ns"] - before[phase]["ns"]
+        assert took_ns[phase] > 0
+    assert sum(took_ns[phase] for phase in PHASES) <= took_ns["success"] <= waited_ns
+
+
 def test_a_client_that_asks_gets_the_times_of_its_request(own_stack: Stack) -> None:
     wish = {"nereid_timing": True}
     with GRPC.InferenceServerClient(f"127.0.0.1:{own_stack.grpc}") as client:
