@@ -43,7 +43,9 @@ _log = structlog.get_logger(__name__)
 _INTERNAL: Final[int] = grpc.StatusCode.INTERNAL.value[0]
 
 
-def sequence_policy_of(route: Route, batching: SequenceBatching) -> SequencePolicy:
+def sequence_policy_of(
+    route: Route, batching: SequenceBatching, limits: QueueLimits
+) -> SequencePolicy:
     """Return how the sequences of ``route`` share instances."""
     rows = max(route.config.max_batch_size, 1)
     strategy = batching.strategy
@@ -56,6 +58,7 @@ def sequence_policy_of(route: Route, batching: SequenceBatching) -> SequencePoli
             max_idle_ns=batching.max_sequence_idle_ns,
             max_queue_delay_ns=strategy.max_queue_delay_ns,
             preferred_batch_sizes=strategy.preferred_batch_sizes,
+            hold_until=limits.hold_until,
         )
     return SequencePolicy(
         model=route.model,
@@ -65,6 +68,8 @@ def sequence_policy_of(route: Route, batching: SequenceBatching) -> SequencePoli
         max_idle_ns=batching.max_sequence_idle_ns,
         max_queue_delay_ns=strategy.max_queue_delay_ns,
         minimum_utilization=strategy.minimum_slot_utilization,
+        hold_until=limits.hold_until,
+        backlog_hold_until=limits.backlog_hold_until,
     )
 
 
@@ -109,7 +114,7 @@ class SequenceScheduler:
             route.model, batching, is_batched=route.config.max_batch_size > 0
         )
         self._sequencer: Sequencer[SequenceRequest, Instance] = Sequencer(
-            sequence_policy_of(route, batching)
+            sequence_policy_of(route, batching, self._limits)
         )
         self._instances: set[Instance] = set()
         self._idle: dict[Instance, None] = {}

@@ -46,6 +46,12 @@ class SequencePolicy:
         minimum_utilization: Share of the slots that must be ready to go before
             the delay is over; direct only.
         preferred_batch_sizes: Worth sending at once; oldest only.
+        hold_until: Requests that must have a slot before the first batch goes:
+            direct, in all slots together; oldest, the next ones of the sequences
+            of an instance. 0: none. Triton's TRITONSERVER_DELAY_SCHEDULER.
+        backlog_hold_until: Requests that must wait without a slot besides; only
+            together with ``hold_until``, and direct only. Triton's
+            TRITONSERVER_BACKLOG_DELAY_SCHEDULER.
     """
 
     model: str
@@ -56,6 +62,8 @@ class SequencePolicy:
     max_queue_delay_ns: int = 0
     minimum_utilization: float = 0.0
     preferred_batch_sizes: tuple[int, ...] = ()
+    hold_until: int = 0
+    backlog_hold_until: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no instance could do."""
@@ -102,7 +110,7 @@ class SequenceStep(Generic[RequestT, InstanceT]):
 class Sequencer(Generic[RequestT, InstanceT]):
     """The sequences of one model version, bound and waiting."""
 
-    __slots__ = ("_backlog", "_places", "_policy", "_sequences")
+    __slots__ = ("_backlog", "_held", "_places", "_policy", "_sequences")
 
     def __init__(self, policy: SequencePolicy) -> None:
         """Start with no sequence and no instance."""
@@ -110,6 +118,8 @@ class Sequencer(Generic[RequestT, InstanceT]):
         self._sequences: dict[CorrelationId, _Sequence[RequestT]] = {}
         self._backlog: deque[_Sequence[RequestT]] = deque()
         self._places: dict[InstanceT, list[_Sequence[RequestT] | None]] = {}
+        # Instances that have had no batch because of ``hold_until``.
+        self._held: set[InstanceT] = set()
 
     def __len__(self) -> int:
         """Return the number of waiting requests."""
@@ -118,6 +128,8 @@ class Sequencer(Generic[RequestT, InstanceT]):
     def add_instance(self, instance: InstanceT) -> None:
         """Offer the slots of a new instance."""
         self._places[instance] = [None] * self._policy.slots
+        if self._policy.hold_until:
+            self._held.add(instance)
         self._bind_backlog()
 
     def remove_instance(self, instance: InstanceT) -> tuple[RequestT, ...]:
@@ -126,6 +138,7 @@ class Sequencer(Generic[RequestT, InstanceT]):
         Their state is lost: a later request must START anew.
         """
         waiting: list[RequestT] = []
+        self._held.discard(instance)
         for sequence in self._places.pop(instance, ()):
             if sequence is not None:
                 waiting += sequence.requests
@@ -224,7 +237,7 @@ class Sequencer(Generic[RequestT, InstanceT]):
         self, instance: InstanceT, now_ns: int
     ) -> tuple[Dispatch[RequestT, InstanceT] | None, int | None]:
         ready = [s for s in self._places[instance] if s and s.requests]
-        if not ready:
+        if not ready or self._is_held(instance):
             return None, None
         due_ns = min(s.requests[0].enqueued_ns for s in ready)
         due_ns += self._policy.max_queue_delay_ns
@@ -236,6 +249,24 @@ class Sequencer(Generic[RequestT, InstanceT]):
         if not self._policy.keeps_slots:
             return Dispatch(instance, tuple(taken.values())), None
         return Dispatch(instance, tuple(map(taken.get, range(max(taken) + 1)))), None
+
+    def _is_held(self, instance: InstanceT) -> bool:
+        """Tell whether Triton's test hooks still hold an instance back."""
+        if instance not in self._held:
+            return False
+        policy = self._policy
+        if not policy.keeps_slots:
+            ready = sum(bool(s and s.requests) for s in self._places[instance])
+            if ready >= policy.hold_until:
+                self._held.discard(instance)
+            return instance in self._held
+        bound = sum(
+            len(s.requests) for places in self._places.values() for s in places if s
+        )
+        backlog = sum(len(s.requests) for s in self._backlog)
+        if bound >= policy.hold_until and backlog >= policy.backlog_hold_until:
+            self._held.clear()
+        return instance in self._held
 
     def _chosen(
         self, ready: list[_Sequence[RequestT]], *, overdue: bool

@@ -4,7 +4,7 @@ import pytest
 
 from protos import inference_pb2 as pb
 from services.router.quarantine import Quarantine
-from services.router.queue_limits import hold_until
+from services.router.queue_limits import backlog_hold_until, hold_until
 from services.router.request_content import content_digest, request_prefix
 
 
@@ -75,3 +75,5 @@ def test_the_oldest_give_way() -> None:
 )
 def test_the_hold_hook_is_a_number(environment: dict[str, str], count: int) -> None:
     assert hold_until(environment) == count
+    renamed = {name.replace("R_D", "R_BACKLOG_D"): n for name, n in environment.items()}
+    assert backlog_hold_until(renamed) == count

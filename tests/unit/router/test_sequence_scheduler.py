@@ -19,6 +19,7 @@ from services.core.model_config_sequences import (
     SequenceControlInput,
 )
 from services.router.pending_request import Execution
+from services.router.queue_limits import QueueLimits
 from services.router.sequence_scheduler import SequenceScheduler
 from tests.unit.router.routes import add_sub, add_sub_request, route
 from tests.unit.router.stage import PuppetReactor
@@ -105,7 +106,7 @@ class PuppetInstance:
 class Stage:
     """A scheduler with everything around it."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, limits: QueueLimits | None = None) -> None:
         self.reactor = PuppetReactor()
         self.clock_ns = 0
         assert config.sequence_batching is not None
@@ -114,6 +115,7 @@ class Stage:
             config.sequence_batching,
             self.reactor,  # type: ignore[arg-type]
             lambda: self.clock_ns,
+            limits=limits,
         )
 
     def send(self, *clients: Client) -> None:
@@ -267,3 +269,12 @@ def test_closing_refuses_who_waits_and_parts_from_the_instances(stage: Stage) ->
     stage.scheduler.close()
     assert instance.closed
     assert waiting.outcome == (14, "the server is shutting down")
+
+
+def test_the_scheduler_can_be_held_until_the_backlog_is_filled() -> None:
+    stage = Stage(config(), QueueLimits(hold_until=2, backlog_hold_until=1))
+    instance = stage.instance()
+    stage.send(Client(1, start=True), Client(2, start=True))
+    assert instance.held == []
+    stage.send(Client(3, start=True))
+    assert [row["CORRID"] for row in instance.told()] == [1, 2]

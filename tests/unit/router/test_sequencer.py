@@ -273,3 +273,48 @@ def test_no_request_is_lost_or_overtakes_another_of_its_sequence(  # noqa: C901
         advance("AB")
     assert sent == accepted
     assert len(made) == 0
+
+
+def test_direct_sequences_are_held_until_slots_and_backlog_are_filled() -> None:
+    made = sequencer(
+        "AB", slots=1, max_batch_size=1, hold_until=3, backlog_hold_until=2
+    )
+    for correlation_id in (1, 2):
+        made.enqueue(start(correlation_id))
+    made.enqueue(Request(1))
+    assert rows(made, idle="AB") == []
+    made.enqueue(start(3))
+    assert rows(made, idle="AB") == []
+    made.enqueue(start(4))
+    assert rows(made, idle="AB") == [("A", [1]), ("B", [2])]
+    # Once is enough.
+    assert rows(made, idle="AB") == [("A", [1])]
+
+
+def test_the_backlog_alone_holds_nothing() -> None:
+    made = sequencer(backlog_hold_until=2)
+    made.enqueue(start(1))
+    assert rows(made) == [("A", [1])]
+
+
+def test_the_oldest_strategy_holds_each_instance_by_its_own_sequences() -> None:
+    made = sequencer("AB", keeps_slots=False, hold_until=2, backlog_hold_until=9)
+    for correlation_id in (1, 2):
+        made.enqueue(start(correlation_id))
+        made.enqueue(Request(correlation_id))
+    assert rows(made, idle="AB") == []
+    made.enqueue(start(3))
+    assert rows(made, idle="AB") == [("A", [1, 3])]
+    made.enqueue(start(4))
+    assert rows(made, idle="AB") == [("A", [1]), ("B", [2, 4])]
+
+
+def test_a_lost_instance_holds_nobody_back_when_it_returns() -> None:
+    made = sequencer(hold_until=2)
+    made.enqueue(start(1))
+    made.remove_instance("A")
+    made.add_instance("A")
+    made.enqueue(start(2))
+    assert rows(made) == []
+    made.enqueue(start(3))
+    assert rows(made) == [("A", [2, 3])]
