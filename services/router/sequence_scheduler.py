@@ -16,6 +16,7 @@ from services.core.errors import (
     BackendError,
     InvalidRequestError,
     ModelNotReadyError,
+    OverloadedError,
     RequestCancelledError,
     ServingError,
     StoppingError,
@@ -87,6 +88,7 @@ class SequenceScheduler:
         "_on_quiet",
         "_reactor",
         "_sequencer",
+        "_size_bytes",
         "_streaming",
         "_timer",
         "_unserved",
@@ -119,6 +121,7 @@ class SequenceScheduler:
         self._instances: set[Instance] = set()
         self._idle: dict[Instance, None] = {}
         self._members: dict[PendingRequest, SequenceRequest] = {}
+        self._size_bytes = 0
         self._streaming = 0
         self._timer: Timer | None = None
         self._unserved: Timer | None = None
@@ -156,6 +159,10 @@ class SequenceScheduler:
             self._fail_all((request,), error)
             return
         self._members[request] = member
+        self._size_bytes += len(member.body)
+        if self._size_bytes > self._limits.max_queue_bytes:
+            self._refuse_overload(member)
+            return
         if not self._instances:
             self._arm_unserved()
         elif self._idle:
@@ -166,7 +173,7 @@ class SequenceScheduler:
 
     def forget(self, request: PendingRequest) -> None:
         """End the sequence of a request whose client has left."""
-        member = self._members.pop(request, None)
+        member = self._left(request)
         if member is None:
             return
         self.statistics.failed(
@@ -177,7 +184,7 @@ class SequenceScheduler:
             f"a request of sequence {member.correlation_id} was cancelled, which ends "
             "the sequence"
         )
-        self._fail_all((o.request for o in others), RequestCancelledError(message))
+        self._fail_all(others, RequestCancelledError(message))
         self._dispatch()
 
     def attach(self, instance: Instance) -> None:
@@ -282,6 +289,26 @@ class SequenceScheduler:
         for instance in tuple(self._instances):
             instance.close()
 
+    def _refuse_overload(self, member: SequenceRequest) -> None:
+        """Refuse the request that is one too many, and end its sequence.
+
+        The requests behind it would miss it.
+        """
+        others = self._sequencer.cancel(member)
+        message = (
+            f"{request_prefix(member.request.body)}Exceeds maximum queue size: "
+            f"{self._size_bytes} bytes wait for model '{self.route.model}'; begin the "
+            "sequence anew with the START flag"
+        )
+        self._fail_all((*others, member), OverloadedError(message))
+
+    def _left(self, request: PendingRequest) -> SequenceRequest | None:
+        """Drop what is kept of a request that waited; None if it did not."""
+        member = self._members.pop(request, None)
+        if member is not None:
+            self._size_bytes -= len(member.body)
+        return member
+
     def _check_rows(self, request: PendingRequest) -> None:
         if request.rows > 1:
             message = (
@@ -306,7 +333,7 @@ class SequenceScheduler:
     ) -> tuple[PendingRequest, ...]:
         first = dispatch.requests[0]
         for member in dispatch.requests:
-            self._members.pop(member.request, None)
+            self._left(member.request)
         return tuple(
             row if row is not None else GapRequest(first, self._controls)
             for row in dispatch.rows
@@ -346,7 +373,7 @@ class SequenceScheduler:
         now_ns = self._now_ns()
         for request in requests:
             if isinstance(request, SequenceRequest):
-                self._members.pop(request.request, None)
+                self._left(request.request)
             if request.open:
                 refuse(request, error)
                 waited_ns = now_ns - request.enqueued_ns

@@ -278,3 +278,31 @@ def test_the_scheduler_can_be_held_until_the_backlog_is_filled() -> None:
     assert instance.held == []
     stage.send(Client(3, start=True))
     assert [row["CORRID"] for row in instance.told()] == [1, 2]
+
+
+def test_what_does_not_fit_into_the_queue_is_refused_with_its_sequence() -> None:
+    first, second, more = Client(1, start=True), Client(2, start=True), Client(1)
+    stage = Stage(config(), QueueLimits(max_queue_bytes=3 * len(first.body)))
+    stage.send(first, second, more)
+    assert [each.open for each in (first, second, more)] == [False, True, False]
+    assert isinstance(first.outcome, tuple)
+    assert first.outcome[0] == 14
+    assert "Exceeds maximum queue size" in first.outcome[1]
+    assert more.outcome == first.outcome
+    # There is room again.
+    again = Client(1, start=True)
+    stage.send(again)
+    instance = stage.instance()
+    assert [row["CORRID"] for row in instance.told()] == [2, 1]
+
+
+def test_those_behind_a_cancelled_request_leave_nothing_in_the_queue() -> None:
+    clients = [Client(1, start=True), Client(1), Client(1)]
+    most_bytes = 2 * sum(len(each.body) for each in clients)
+    stage = Stage(config(), QueueLimits(max_queue_bytes=most_bytes))
+    for _ in range(10):
+        sent = [Client(1, start=True), Client(1), Client(1)]
+        stage.send(*sent)
+        assert [each.open for each in sent] == [True] * 3
+        stage.scheduler.forget(sent[0])
+        assert [each.open for each in sent] == [True, False, False]
