@@ -270,6 +270,20 @@ async def test_waiting_requests_add_up_over_routers_that_are_here() -> None:
     assert statistics.loop_lags_s() == {"r1": 0.0}
 
 
+async def test_what_one_router_counted_is_known_as_long_as_it_is_here() -> None:
+    statistics = World().statistics
+    counted = {M1: Counted(counts={"success.count": 2})}
+    for sequence in (1, 2, 2):  # the last comes again and counts nothing
+        statistics.take("r1", StatisticsReport(sequence=sequence, increments=counted))
+    statistics.take("r2", StatisticsReport(waiting={M1: 3}))
+    assert statistics.of_router("r1").totals[M1]["success.count"] == 4
+    assert statistics.of_router("r1").waiting == {M1: 0}
+    assert statistics.of_router("r2").totals == {M1: Counted()}
+    assert statistics.of_router("r2").waiting == {M1: 3}
+    statistics.forget_gauges("r1")
+    assert statistics.of_router("r1").totals == {}
+
+
 async def test_caches_add_up_over_routers_that_are_here() -> None:
     statistics = World().statistics
     assert statistics.cache() is None

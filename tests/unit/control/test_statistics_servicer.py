@@ -161,6 +161,10 @@ async def test_every_process_has_a_page_of_what_it_did(control: Control) -> None
     await reported_nothing(first)
     await reported_nothing(second)
     assert not any(line.startswith("nv_inference_count") for line in await reading)
+    reading = asyncio.create_task(metrics(control, "router", "1"))
+    await reported_nothing(first)
+    await reported_nothing(second)
+    assert 'nv_inference_count{model="a",version="10"} 3' in await reading
     second.hang_up()
     reading = asyncio.create_task(metrics(control, "worker", "0"))
     await reported_nothing(first)
