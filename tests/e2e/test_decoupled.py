@@ -121,7 +121,7 @@ class Stream:
 
     def until_final(self) -> list[Any]:
         """Return the responses up to the one that says it is the last."""
-        found = []
+        found: list[Any] = []
         while not found or not is_final(found[-1]):
             result, error = self.next()
             assert error is None, error

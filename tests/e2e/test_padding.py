@@ -40,7 +40,8 @@ def masked_model() -> bytes:
     TOTAL is the sum of X where MASK is 1, CENTERED is X less that, and WIDTH how
     many elements the model was given in each row.
     """
-    variable, single = ["rows", "length"], ["rows", 1]
+    variable: list[str | int | None] = ["rows", "length"]
+    single: list[str | int | None] = ["rows", 1]
     info = helper.make_tensor_value_info
     kind = TensorProto.FLOAT
     nodes = [

@@ -211,8 +211,8 @@ def test_requests_sent_ahead_are_executed_in_their_order(
             sums[result.get_response().id].append(total)
     finally:
         client.stop_stream()
-    for sequence, found in sums.items():
-        assert found == [int(sequence) * (i + 1) for i in range(20)]
+    for name, found in sums.items():
+        assert found == [int(name) * (i + 1) for i in range(20)]
 
 
 def test_requests_of_different_sequences_share_an_execution(
