@@ -302,7 +302,7 @@ class RouterApp:
             self._reporter.tick(now_ns - when_ns)
             self._memory.tick(now_ns)
 
-        self._reactor.call_at(when_ns, report)
+        self._reactor.call_roughly_at(when_ns, report)
 
     def _table_arrived(self, table: RouteTable) -> None:
         """Apply a new table; acknowledge it when it is in force."""
@@ -331,7 +331,7 @@ class RouterApp:
         now_ns = time.monotonic_ns()
         if not self._inference.is_quiet and now_ns < deadline_ns:
             again = functools.partial(self._stop_when_quiet, deadline_ns)
-            self._reactor.call_at(now_ns + _QUIET_POLL_NS, again)
+            self._reactor.call_roughly_at(now_ns + _QUIET_POLL_NS, again)
             return
         self._inference.close()
         self._traces.flush()
@@ -346,7 +346,7 @@ class RouterApp:
             again = functools.partial(
                 self._close_when_reported, report_by_ns, deadline_ns
             )
-            self._reactor.call_at(now_ns + _QUIET_POLL_NS, again)
+            self._reactor.call_roughly_at(now_ns + _QUIET_POLL_NS, again)
             return
         self._control.stop()
         self._close_servers(deadline_ns)
@@ -362,7 +362,7 @@ class RouterApp:
 
         for server in tuple(remaining):
             server.shutdown(functools.partial(closed, server))
-            self._reactor.call_at(deadline_ns, server.cancel_all_calls)
+            self._reactor.call_roughly_at(deadline_ns, server.cancel_all_calls)
         # Loads and the like would be waited for: their clients learn at once.
         self._forwarder.close()
 

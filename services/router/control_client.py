@@ -165,7 +165,7 @@ class ControlClient:
         self._pause_ns = min(2 * self._pause_ns, _LONGEST_PAUSE_NS)
 
     def _after(self, delay_ns: int, callback: Callable[[], None]) -> None:
-        self._reactor.call_at(time.monotonic_ns() + delay_ns, callback)
+        self._reactor.call_roughly_at(time.monotonic_ns() + delay_ns, callback)
 
     def _apply(self, message: bytes) -> None:
         update = control_pb2.RouterUpdate.FromString(message)

@@ -17,7 +17,7 @@ def connect_tracing(
     Returns:
         Who reports: to be flushed before the router ends.
     """
-    reporter = TraceReporter(control.send, reactor.call_at)
+    reporter = TraceReporter(control.send, reactor.call_roughly_at)
     tracer = Tracer(reporter, arrival_of)
 
     def obey(update: control_pb2.RouterUpdate) -> None:

@@ -42,7 +42,7 @@ class CloseWatch:
         self._young.append(call)
 
     def _arm(self) -> None:
-        self._reactor.call_at(time.monotonic_ns() + _PATIENCE_NS, self._look)
+        self._reactor.call_roughly_at(time.monotonic_ns() + _PATIENCE_NS, self._look)
 
     def _look(self) -> None:
         for call in self._old:

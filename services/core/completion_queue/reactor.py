@@ -27,11 +27,14 @@ _POLL_SLEEP_NS: Final = 50_000
 class Timer:
     """A call promised for a time; ``cancel`` takes it back."""
 
-    __slots__ = ("callback", "when_ns")
+    __slots__ = ("callback", "is_rough", "when_ns")
 
-    def __init__(self, when_ns: int, callback: Callable[[], None]) -> None:
-        """Promise ``callback`` for monotonic ``when_ns``."""
+    def __init__(
+        self, when_ns: int, callback: Callable[[], None], *, is_rough: bool = False
+    ) -> None:
+        """Promise ``callback`` for monotonic ``when_ns``, or roughly then."""
         self.when_ns = when_ns
+        self.is_rough = is_rough
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
@@ -67,8 +70,17 @@ class Reactor:
         self._when_drained[callback] = None
 
     def call_at(self, when_ns: int, callback: Callable[[], None]) -> Timer:
-        """Run ``callback`` at monotonic ``when_ns``, at most 0.1 ms late if idle."""
+        """Run ``callback`` at monotonic ``when_ns``, at most 0.1 ms late if idle.
+
+        It costs CPU: the last 2 ms are waited for by looking again and again.
+        """
         timer = Timer(when_ns, callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def call_roughly_at(self, when_ns: int, callback: Callable[[], None]) -> Timer:
+        """Run ``callback`` at monotonic ``when_ns``, or some milliseconds later."""
+        timer = Timer(when_ns, callback, is_rough=True)
         heapq.heappush(self._timers, timer)
         return timer
 
@@ -113,10 +125,17 @@ class Reactor:
             event = tag = None
 
     def _poll_until_timer(self, poll: Callable[..., Any]) -> Any:
-        wait_ns = self._timers[0].when_ns - time.monotonic_ns()
+        timers = self._timers
+        while timers and timers[0].callback is None:
+            heapq.heappop(timers)
+        if not timers:
+            return poll(0)
+        wait_ns = timers[0].when_ns - time.monotonic_ns()
         if wait_ns <= 0:
             self._run_due()
             return poll(0)
+        if timers[0].is_rough:
+            return poll(time.time() + wait_ns / 1e9)
         if wait_ns > _POLLED_WAIT_NS:
             return poll(time.time() + wait_ns / 1e9 - 0.001)
         event = poll(0)

@@ -378,6 +378,32 @@ def test_timers_run_in_order_and_not_before_their_time(reactor: Reactor) -> None
     assert ran.empty()
 
 
+def test_a_rough_timer_is_not_early_and_costs_no_polling(reactor: Reactor) -> None:
+    ran: SimpleQueue[int] = SimpleQueue()
+    due_ns = time.monotonic_ns() + 200_000_000
+
+    def promise() -> None:
+        reactor.call_roughly_at(due_ns, lambda: ran.put(time.monotonic_ns()))
+
+    reactor.call_soon_threadsafe(promise)
+    began_ns = time.process_time_ns()
+    late_ns = ran.get(timeout=5) - due_ns
+    assert 0 <= late_ns < 100_000_000
+    assert time.process_time_ns() - began_ns < 50_000_000
+
+
+def test_a_cancelled_timer_does_not_hide_the_one_behind_it(reactor: Reactor) -> None:
+    ran: SimpleQueue[str] = SimpleQueue()
+
+    def promise() -> None:
+        now_ns = time.monotonic_ns()
+        reactor.call_at(now_ns + 1_000_000, lambda: ran.put("never")).cancel()
+        reactor.call_at(now_ns + 2_000_000, lambda: ran.put("ran"))
+
+    reactor.call_soon_threadsafe(promise)
+    assert ran.get(timeout=5) == "ran"
+
+
 def test_what_was_asked_for_when_drained_runs_once(reactor: Reactor) -> None:
     ran: SimpleQueue[str] = SimpleQueue()
 
