@@ -68,10 +68,12 @@ class RouteTable:
         ready: Whether start-up loading is over and what should be ready is.
         models: By name, then by version.
         splits: By model, where the newest version does not get everything.
+        is_known: Whether control sent it: before, no model can be said to be unknown.
     """
 
     revision: int = 0
     ready: bool = False
+    is_known: bool = False
     models: Mapping[str, Mapping[int, Route]] = field(default_factory=dict)
     splits: Mapping[str, TrafficSplit] = field(default_factory=dict)
 
@@ -89,7 +91,13 @@ class RouteTable:
         models: dict[str, dict[int, Route]] = {name: {} for name in names}
         for route in routes:
             models.setdefault(route.model, {})[route.version] = route
-        return cls(revision=revision, ready=ready, models=models, splits=splits or {})
+        return cls(
+            revision=revision,
+            ready=ready,
+            is_known=True,
+            models=models,
+            splits=splits or {},
+        )
 
     def routes(self) -> Iterable[Route]:
         """Yield every version of every model."""
@@ -102,9 +110,13 @@ class RouteTable:
         Raises:
             InvalidRequestError: ``version`` is no number.
             ModelNotFoundError: no such model or version, or none is ready.
-            ModelNotReadyError: that version is known but not ready.
+            ModelNotReadyError: that version is known but not ready, or the router
+                has just started and was not told its models yet.
         """
         number = parse_version(version)
+        if not self.is_known:
+            message = f"Request for model '{model}': the models are not known yet"
+            raise ModelNotReadyError(message)
         versions = self.models.get(model)
         if versions is None:
             message = f"Request for unknown model: '{model}' is not found"

@@ -22,6 +22,13 @@ TABLE = RouteTable.of(
 )
 
 
+def test_a_router_that_was_told_nothing_yet_calls_no_model_unknown() -> None:
+    with pytest.raises(ModelNotReadyError, match="'simple': the models are not known"):
+        RouteTable().find("simple", "")
+    with pytest.raises(ModelNotFoundError, match="'simple' is not found"):
+        RouteTable.of([]).find("simple", "")
+
+
 def test_no_version_means_the_newest_that_is_ready() -> None:
     assert TABLE.find("simple", "").version == 3
 
