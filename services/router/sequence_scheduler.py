@@ -11,7 +11,7 @@ from typing import Final
 import grpc
 import structlog
 
-from services.core.completion_queue import Reactor, Timer
+from services.core.completion_queue import Reactor
 from services.core.errors import (
     BackendError,
     InvalidRequestError,
@@ -24,6 +24,7 @@ from services.core.errors import (
 from services.core.model_config import OldestStrategy, SequenceBatching
 from services.core.statistics_fields import FailureReason
 from services.core.wire_format import WireFormatError
+from services.router.alarm import Alarm
 from services.router.batch_response import replies_of, timing_of
 from services.router.pending_request import (
     Execution,
@@ -90,8 +91,8 @@ class SequenceScheduler:
         "_sequencer",
         "_size_bytes",
         "_streaming",
-        "_timer",
         "_unserved",
+        "_wake",
         "dispatch",
         "route",
         "statistics",
@@ -123,8 +124,8 @@ class SequenceScheduler:
         self._members: dict[PendingRequest, SequenceRequest] = {}
         self._size_bytes = 0
         self._streaming = 0
-        self._timer: Timer | None = None
-        self._unserved: Timer | None = None
+        self._wake = Alarm(reactor, self._dispatch)
+        self._unserved = Alarm(reactor, self._unserved_due)
         self._on_quiet: Callable[[], None] | None = None
         self._is_closed = False
         # One bound method for all, so that the reactor can tell it is known.
@@ -326,7 +327,7 @@ class SequenceScheduler:
             batch = self._batch(dispatch)
             dispatch.instance.execute(Execution(batch, now_ns))
         if step.wake_ns is not None:
-            self._wake_at(step.wake_ns)
+            self._wake.ring_at(step.wake_ns)
 
     def _batch(
         self, dispatch: Dispatch[SequenceRequest, Instance]
@@ -339,26 +340,11 @@ class SequenceScheduler:
             for row in dispatch.rows
         )
 
-    def _wake_at(self, when_ns: int) -> None:
-        timer = self._timer
-        if timer is not None and timer.callback is not None:
-            if timer.when_ns <= when_ns:
-                return
-            timer.cancel()
-        self._timer = self._reactor.call_at(when_ns, self._woken)
-
-    def _woken(self) -> None:
-        self._timer = None
-        self._dispatch()
-
     def _arm_unserved(self) -> None:
         """Have everyone refused if no instance comes in time."""
-        if self._unserved is None:
-            when_ns = self._now_ns() + self._limits.no_worker_timeout_ns
-            self._unserved = self._reactor.call_at(when_ns, self._unserved_due)
+        self._unserved.ring_at(self._now_ns() + self._limits.no_worker_timeout_ns)
 
     def _unserved_due(self) -> None:
-        self._unserved = None
         if not self._instances:
             message = (
                 f"no worker serves model '{self.route.model}' version "
