@@ -4,25 +4,17 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeAlias
 
-import structlog
-
-from services.core.completion_queue import (
-    NativeCall,
-    NativeMetadata,
-    UnaryCall,
-)
-from services.core.errors import ServingError
+from services.core.completion_queue import NativeCall, NativeMetadata
 from services.core.status import status_of
+from services.router.pooled_call import PooledCall
 
 ColdMethod: TypeAlias = Callable[[bytes], bytes]
 
-_log = structlog.get_logger(__name__)
 
-
-class ColdCall(UnaryCall):
+class ColdCall(PooledCall):
     """One call of a method that may block."""
 
-    __slots__ = ("_handle", "_method", "_pool")
+    __slots__ = ("_handle",)
 
     def __init__(
         self,
@@ -35,22 +27,16 @@ class ColdCall(UnaryCall):
     ) -> None:
         """Take over a call, to be answered by ``handle`` on ``pool``."""
         self._handle = handle
-        self._pool = pool
-        self._method = method
-        super().__init__(call, method, metadata)
+        super().__init__(call, method, metadata, pool=pool)
 
-    def received(self, message: bytes) -> None:
-        """Give the request to the pool."""
-        self._pool.submit(self._run, message)
+    def respond(self, message: bytes) -> None:
+        """Answer with what the method returns."""
+        self.answer(self._handle(message))
 
-    def _run(self, message: bytes) -> None:
-        try:
-            self.answer(self._handle(message))
-        except Exception as error:  # noqa: BLE001 - every error becomes a status
-            if not isinstance(error, ServingError):
-                _log.exception("a method failed", method=self._method)
-            code, details = status_of(error)
-            self.fail(code.value[0], details)
+    def refuse(self, error: Exception) -> None:
+        """Answer with the status of ``error``."""
+        code, details = status_of(error)
+        self.fail(code.value[0], details)
 
 
 def cold_calls(

@@ -7,17 +7,16 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import ClassVar, Final, TypeAlias
 
-import structlog
-
 from protos import inference_pb2 as pb
-from services.core.completion_queue import NativeCall, NativeMetadata, UnaryCall
-from services.core.errors import InvalidRequestError, ServingError
+from services.core.completion_queue import NativeCall, NativeMetadata
+from services.core.errors import InvalidRequestError
 from services.core.version import VERSION
 from services.router import rest_documents, rest_http_body, rest_repository
 from services.router.cold_call import ColdMethod
 from services.router.forward import TRAFFIC_METHOD
 from services.router.inference import Inference
 from services.router.model_metadata import model_metadata
+from services.router.pooled_call import PooledCall
 from services.router.rest_http_body import RestCall
 from services.router.rest_response import HttpReply
 from services.router.rest_settings import RestSettings
@@ -38,8 +37,6 @@ from services.router.shared_memory_registry import SharedMemoryRegistry
 REST_SERVICE: Final = "/nereid.rest.RestService/"
 
 RestMethod: TypeAlias = Callable[[RestCall], HttpReply]
-
-_log = structlog.get_logger(__name__)
 
 
 class RestService:
@@ -157,10 +154,10 @@ class RestService:
         return rest_documents.EMPTY_JSON
 
 
-class RestUnaryCall(UnaryCall):
+class RestUnaryCall(PooledCall):
     """One call of a REST method, answered on the pool."""
 
-    __slots__ = ("_handle", "_method", "_pool")
+    __slots__ = ("_handle",)
 
     longest_details: ClassVar[int] = LONGEST_DETAILS_BYTES
 
@@ -175,23 +172,17 @@ class RestUnaryCall(UnaryCall):
     ) -> None:
         """Take over a call, to be answered by ``handle``."""
         self._handle = handle
-        self._pool = pool
-        self._method = method
-        super().__init__(call, method, metadata)
+        super().__init__(call, method, metadata, pool=pool)
 
-    def received(self, message: bytes) -> None:
-        """Give the request to the pool."""
-        self._pool.submit(self._run, message)
+    def respond(self, message: bytes) -> None:
+        """Answer with what the method returns, its body and its headers."""
+        path = text_headers(self.metadata).get(rest_http_body.ORIGINAL_PATH, "")
+        reply = self._handle(rest_http_body.decode_call(message, path))
+        self.answer(rest_http_body.encode_reply(reply), reply.headers)
 
-    def _run(self, message: bytes) -> None:
-        try:
-            path = text_headers(self.metadata).get(rest_http_body.ORIGINAL_PATH, "")
-            reply = self._handle(rest_http_body.decode_call(message, path))
-            self.answer(rest_http_body.encode_reply(reply), reply.headers)
-        except Exception as error:  # noqa: BLE001 - every error becomes a status
-            if not isinstance(error, ServingError):
-                _log.exception("a REST method failed", method=self._method)
-            self.fail(*rest_status(error))
+    def refuse(self, error: Exception) -> None:
+        """Answer with the status that makes Envoy answer as Triton would."""
+        self.fail(*rest_status(error))
 
 
 def rest_calls(
