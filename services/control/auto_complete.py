@@ -19,8 +19,22 @@ from services.core.model_config_fields import VARIABLE
 DEFAULT_MAX_BATCH_SIZE: Final = 4
 """Of --backend-config=default-max-batch-size, if it is not given."""
 
-INSPECTED_BACKENDS: Final = frozenset({"onnxruntime", "tensorrt"})
-"""Backends whose model files name their tensors."""
+SILENT_BACKENDS: Final = frozenset(
+    {
+        "dyna_sequence",
+        "identity",
+        "openvino",
+        "pytorch",
+        "repeat",
+        "sequence",
+        "square",
+        "tensorflow",
+    }
+)
+"""Backends that know nothing of a model's tensors but what is written.
+
+Any other that is not ours comes with a package of somebody else, and is asked.
+"""
 
 SELF_COMPLETING_BACKENDS: Final = frozenset({"python"})
 """Backends whose models may complete the whole configuration themselves."""
@@ -90,9 +104,10 @@ def needs_inspection(config: pb.ModelConfig) -> bool:
     """
     if config.backend in SELF_COMPLETING_BACKENDS:
         return True
+    if not config.backend or config.backend in SILENT_BACKENDS:
+        return False
     has_inputs = bool(config.input or config.batch_input)
-    is_complete = has_inputs and bool(config.output)
-    return config.backend in INSPECTED_BACKENDS and not is_complete
+    return not (has_inputs and config.output)
 
 
 def fill_tensors(

@@ -97,7 +97,7 @@ class ControlReports:
         """See Reports."""
         try:
             config = _found_config(found)
-        except ServingError as error:
+        except Exception as error:  # noqa: BLE001 - a backend may find anything
             self.inspection_failed(inspection, describe(error))
             return
         inspected = control_pb2.ModelInspected(inspection=inspection, found=config)

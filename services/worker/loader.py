@@ -28,6 +28,7 @@ from services.worker.backend import (
     RequestBackend,
     Runtime,
 )
+from services.worker.backend_check import require_backends
 from services.worker.execution import Execution
 from services.worker.instance import Instance, Run, Stream, StreamedRun
 from services.worker.labels import read_labels
@@ -275,6 +276,7 @@ class Loader:
         labels = read_labels(source)
         backends = tuple(self._find_runtime(source).load(source, places))
         try:
+            require_backends(source.config.name, backends, len(places))
             signature = Signature.from_config(source.config, source.version, labels)
             padded = partial(with_padding, config=source.config, signature=signature)
             fronts = [padded(backend) for backend in backends]

@@ -9,6 +9,7 @@ from typing import Final, cast
 from services.core.errors import BackendError, ConfigError
 from services.core.model_config import ModelConfig
 from services.worker.backend import Runtime
+from services.worker.backends.installed import installed_backends, installed_runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,12 @@ def backend_name(config: ModelConfig) -> str:
 
 
 def available_backends() -> tuple[str, ...]:
-    """Return the backends whose packages are installed, without importing them."""
-    return tuple(name for name, entry in BACKENDS.items() if not _missing(entry))
+    """Return the backends whose packages are installed, without importing them.
+
+    A package of somebody else cannot take the name of one of ours.
+    """
+    ours = (name for name, entry in BACKENDS.items() if not _missing(entry))
+    return (*ours, *(name for name in installed_backends() if name not in BACKENDS))
 
 
 def find_runtime(config: ModelConfig) -> Runtime:
@@ -66,6 +71,9 @@ def find_runtime(config: ModelConfig) -> Runtime:
     name = backend_name(config)
     entry = BACKENDS.get(name)
     if entry is None:
+        runtime = installed_runtime(name) if name else None
+        if runtime is not None:
+            return runtime
         shown = name or config.platform
         message = (
             f"unable to find backend library for backend '{shown}', try specifying"

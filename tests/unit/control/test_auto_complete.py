@@ -108,6 +108,11 @@ def test_only_missing_tensors_are_asked_for(
     assert needs_inspection(parsed('backend: "onnxruntime" ' + text)) is expected
 
 
+def test_a_backend_of_somebody_else_is_asked_too() -> None:
+    assert needs_inspection(parsed('backend: "mine"'))
+    assert not needs_inspection(parsed('backend: "mine" ' + INPUT + OUTPUT))
+
+
 @pytest.mark.parametrize("text", ['backend: "pytorch"', 'platform: "ensemble"'])
 def test_only_files_that_name_their_tensors_are_asked(text: str) -> None:
     assert not needs_inspection(parsed(text))

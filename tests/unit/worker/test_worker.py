@@ -302,3 +302,13 @@ def test_a_model_file_is_inspected(house: House) -> None:
     assert control.report().inspected.error == (
         "Internal: failed to stat file /nowhere/model.onnx"
     )
+
+
+def test_what_no_backend_may_find_is_an_error_not_silence() -> None:
+    reports = ControlReports()
+    sent = reports.open(control_pb2.WorkerHello())
+    next(sent)
+    reports.inspected(4, cast("Any", None))
+    inspected = next(sent).inspected
+    assert inspected.inspection == 4
+    assert inspected.error.startswith("Internal: AttributeError: ")
