@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/traffic.proto\x12\x0enereid.traffic\"\x94\x01\n\x0cTrafficSplit\x12:\n\x07weights\x18\x01 \x03(\x0b\x32).nereid.traffic.TrafficSplit.WeightsEntry\x12\x18\n\x10sticky_parameter\x18\x02 \x01(\t\x1a.\n\x0cWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"X\n\x15TrafficSettingRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12+\n\x05split\x18\x02 \x01(\x0b\x32\x1c.nereid.traffic.TrafficSplit\"E\n\x16TrafficSettingResponse\x12+\n\x05split\x18\x01 \x01(\x0b\x32\x1c.nereid.traffic.TrafficSplit2q\n\x0eTrafficService\x12_\n\x0eTrafficSetting\x12%.nereid.traffic.TrafficSettingRequest\x1a&.nereid.traffic.TrafficSettingResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/traffic.proto\x12\x0enereid.traffic\"\xdd\x01\n\x0cTrafficSplit\x12:\n\x07weights\x18\x01 \x03(\x0b\x32).nereid.traffic.TrafficSplit.WeightsEntry\x12\x18\n\x10sticky_parameter\x18\x02 \x01(\t\x12\x15\n\rsticky_header\x18\x03 \x01(\t\x12\x16\n\x0eshadow_version\x18\x04 \x01(\x03\x12\x18\n\x10shadow_tolerance\x18\x05 \x01(\x01\x1a.\n\x0cWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"X\n\x15TrafficSettingRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12+\n\x05split\x18\x02 \x01(\x0b\x32\x1c.nereid.traffic.TrafficSplit\"s\n\x16TrafficSettingResponse\x12+\n\x05split\x18\x01 \x01(\x0b\x32\x1c.nereid.traffic.TrafficSplit\x12,\n\x06shadow\x18\x02 \x01(\x0b\x32\x1c.nereid.traffic.ShadowCounts\"R\n\x0cShadowCounts\x12\x0f\n\x07matched\x18\x01 \x01(\x04\x12\x10\n\x08\x64iffered\x18\x02 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x04\x32q\n\x0eTrafficService\x12_\n\x0eTrafficSetting\x12%.nereid.traffic.TrafficSettingRequest\x1a&.nereid.traffic.TrafficSettingResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,13 +34,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRAFFICSPLIT_WEIGHTSENTRY']._loaded_options = None
   _globals['_TRAFFICSPLIT_WEIGHTSENTRY']._serialized_options = b'8\001'
   _globals['_TRAFFICSPLIT']._serialized_start=41
-  _globals['_TRAFFICSPLIT']._serialized_end=189
-  _globals['_TRAFFICSPLIT_WEIGHTSENTRY']._serialized_start=143
-  _globals['_TRAFFICSPLIT_WEIGHTSENTRY']._serialized_end=189
-  _globals['_TRAFFICSETTINGREQUEST']._serialized_start=191
-  _globals['_TRAFFICSETTINGREQUEST']._serialized_end=279
-  _globals['_TRAFFICSETTINGRESPONSE']._serialized_start=281
-  _globals['_TRAFFICSETTINGRESPONSE']._serialized_end=350
-  _globals['_TRAFFICSERVICE']._serialized_start=352
-  _globals['_TRAFFICSERVICE']._serialized_end=465
+  _globals['_TRAFFICSPLIT']._serialized_end=262
+  _globals['_TRAFFICSPLIT_WEIGHTSENTRY']._serialized_start=216
+  _globals['_TRAFFICSPLIT_WEIGHTSENTRY']._serialized_end=262
+  _globals['_TRAFFICSETTINGREQUEST']._serialized_start=264
+  _globals['_TRAFFICSETTINGREQUEST']._serialized_end=352
+  _globals['_TRAFFICSETTINGRESPONSE']._serialized_start=354
+  _globals['_TRAFFICSETTINGRESPONSE']._serialized_end=469
+  _globals['_SHADOWCOUNTS']._serialized_start=471
+  _globals['_SHADOWCOUNTS']._serialized_end=553
+  _globals['_TRAFFICSERVICE']._serialized_start=555
+  _globals['_TRAFFICSERVICE']._serialized_end=668
 # @@protoc_insertion_point(module_scope)

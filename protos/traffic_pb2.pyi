@@ -46,8 +46,19 @@ class TrafficSplit(_message.Message):
 
     WEIGHTS_FIELD_NUMBER: _builtins.int
     STICKY_PARAMETER_FIELD_NUMBER: _builtins.int
+    STICKY_HEADER_FIELD_NUMBER: _builtins.int
+    SHADOW_VERSION_FIELD_NUMBER: _builtins.int
+    SHADOW_TOLERANCE_FIELD_NUMBER: _builtins.int
     sticky_parameter: _builtins.str
     """Requests with the same value of this parameter go to the same version."""
+    sticky_header: _builtins.str
+    """The same for a header: gRPC metadata, or a header of HTTP. One of the two."""
+    shadow_version: _builtins.int
+    """Gets a copy of every such request that was answered; 0: none does."""
+    shadow_tolerance: _builtins.float
+    """How far a floating-point output of the shadow may be off, absolute or relative,
+    and still be called the same.
+    """
     @_builtins.property
     def weights(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """By version. None: every request goes to the newest, as without a split."""
@@ -57,10 +68,13 @@ class TrafficSplit(_message.Message):
         *,
         weights: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         sticky_parameter: _builtins.str = ...,
+        sticky_header: _builtins.str = ...,
+        shadow_version: _builtins.int = ...,
+        shadow_tolerance: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sticky_parameter", b"sticky_parameter", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shadow_tolerance", b"shadow_tolerance", "shadow_version", b"shadow_version", "sticky_header", b"sticky_header", "sticky_parameter", b"sticky_parameter", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -96,17 +110,57 @@ class TrafficSettingResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SPLIT_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def split(self) -> Global___TrafficSplit: ...
+    @_builtins.property
+    def shadow(self) -> Global___ShadowCounts:
+        """Absent without a shadow version."""
+
     def __init__(
         self,
         *,
         split: Global___TrafficSplit | None = ...,
+        shadow: Global___ShadowCounts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["split", b"split"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow", "split", b"split"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["split", b"split"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow", "split", b"split"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TrafficSettingResponse: _TypeAlias = TrafficSettingResponse  # noqa: Y015
+
+@_typing.final
+class ShadowCounts(_message.Message):
+    """What became of the copies for the shadow version, over all routers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MATCHED_FIELD_NUMBER: _builtins.int
+    DIFFERED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    matched: _builtins.int
+    """Answered as the client was."""
+    differed: _builtins.int
+    """Answered otherwise."""
+    failed: _builtins.int
+    """Refused, or failed."""
+    dropped: _builtins.int
+    """Not sent: the shadow was too slow, or the request could not be copied."""
+    def __init__(
+        self,
+        *,
+        matched: _builtins.int = ...,
+        differed: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        dropped: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["differed", b"differed", "dropped", b"dropped", "failed", b"failed", "matched", b"matched"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShadowCounts: _TypeAlias = ShadowCounts  # noqa: Y015

@@ -91,7 +91,7 @@ class _Process:
             first_session=supervisor.reconciler.table.revision,
         )
         server = server_of(supervisor, catalog, statistics, live)
-        traffic = TrafficServicer(supervisor, store)
+        traffic = TrafficServicer(supervisor, store, statistics)
         await traffic.restore()
         server.add_generic_rpc_handlers((traffic.methods(),))
         health_pb2_grpc.add_HealthServicer_to_server(healths, server)

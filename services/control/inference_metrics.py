@@ -32,12 +32,14 @@ from services.core.statistics_fields import (
     RETRIES,
     FailureReason,
     Phase,
+    ShadowOutcome,
     batch_count_field,
     batch_size_of,
     count_field,
     failure_field,
     first_response_field,
     ns_field,
+    shadow_field,
 )
 
 _COUNTERS: Final = (
@@ -183,6 +185,7 @@ def _counted(
         samples = ((each.labels, each.counted[field_name]) for each in versions)
         yield counter(name, text, *samples)
     yield _failures(versions)
+    yield _shadow_copies(versions)
     if settings.counter_latencies:
         yield from _durations(versions)
     yield from _cache_counters([v for v in versions if v.has_cache])
@@ -201,6 +204,21 @@ def _failures(versions: Iterable[MeasuredVersion]) -> Family:
             ({**each.labels, "reason": r.value}, each.counted[failure_field(r)])
             for each in versions
             for r in FailureReason
+        ),
+    )
+
+
+def _shadow_copies(versions: Iterable[MeasuredVersion]) -> Family:
+    """Return what became of copies, for the versions that were ever a shadow."""
+    outcomes = {each: shadow_field(each) for each in ShadowOutcome}
+    return counter(
+        "nereid_shadow_copies_total",
+        "Number of requests copied to this shadow version, by what became of them",
+        *(
+            ({**version.labels, "outcome": outcome.value}, version.counted[field_name])
+            for version in versions
+            if any(map(version.counted.__getitem__, outcomes.values()))
+            for outcome, field_name in outcomes.items()
         ),
     )
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from protos import control_pb2
+from protos import control_pb2, traffic_pb2
 from protos.model_config_pb2 import ModelConfig
 from services.control.commands import (
     AcknowledgeStatistics,
@@ -35,6 +35,7 @@ from services.control.statistics_totals import (
     StatisticsReport,
 )
 from services.control.trace_wire import traces_to_proto
+from services.control.traffic_split import TrafficSplit
 from services.core import log_settings_proto
 from services.core.errors import InvalidRequestError
 from services.core.lifecycle import ModelState
@@ -195,8 +196,7 @@ def routes_to_proto(table: RouteTable) -> control_pb2.RouterUpdate:
             models[route.model] = model
             split = table.splits.get(route.model)
             if split is not None:
-                model.split.weights.update(dict(split.weights))
-                model.split.sticky_parameter = split.sticky_parameter
+                model.split.CopyFrom(split_to_proto(split))
         if route.is_routable:
             state = ModelState.READY if route.is_returning else route.state
             models[route.model].versions.add(
@@ -207,6 +207,17 @@ def routes_to_proto(table: RouteTable) -> control_pb2.RouterUpdate:
                 config=ModelConfig.FromString(route.config),
             )
     return control_pb2.RouterUpdate(routes=message)
+
+
+def split_to_proto(split: TrafficSplit) -> traffic_pb2.TrafficSplit:
+    """Return how a model's traffic is split, as routers and clients get it."""
+    return traffic_pb2.TrafficSplit(
+        weights=dict(split.weights),
+        sticky_parameter=split.sticky_parameter,
+        sticky_header=split.sticky_header,
+        shadow_version=split.shadow_version,
+        shadow_tolerance=split.shadow_tolerance,
+    )
 
 
 def router_order_to_proto(order: RouterOrder) -> control_pb2.RouterUpdate:

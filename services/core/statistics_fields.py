@@ -38,6 +38,21 @@ class FailureReason(enum.Enum):
     OTHER = "OTHER"
 
 
+class ShadowOutcome(enum.Enum):
+    """What became of a copy of a request, made for the version that is counted.
+
+    MATCHED: it was answered as the request was.
+    DIFFERED: it was answered otherwise.
+    FAILED: it was refused, or failed.
+    DROPPED: it was not sent; the version is too slow, or it cannot be copied.
+    """
+
+    MATCHED = "matched"
+    DIFFERED = "differed"
+    FAILED = "failed"
+    DROPPED = "dropped"
+
+
 class ResponsePhase(enum.Enum):
     """What is counted with a duration for each response of a decoupled model."""
 
@@ -79,6 +94,11 @@ def ns_field(phase: Phase) -> str:
 def failure_field(reason: FailureReason) -> str:
     """Return the name of how many requests failed for ``reason``."""
     return f"fail.{reason.value}"
+
+
+def shadow_field(outcome: ShadowOutcome) -> str:
+    """Return the name of how many copies of requests ended so."""
+    return f"shadow.{outcome.value}"
 
 
 def batch_count_field(rows: int) -> str:

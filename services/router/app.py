@@ -172,15 +172,16 @@ class RouterApp:
         shared_memory = SharedMemoryRegistry(
             is_allowed=settings.allow_client_shm, size_of=object_size
         )
+        self._pool = ThreadPoolExecutor(_COLD_THREADS, thread_name_prefix="cold")
         self._inference = Inference(
             self._reactor,
             self._readiness_changed,
             shared_memory=shared_memory,
             limits=_limits(settings),
             cache=_cache(settings),
+            pool=self._pool,
             counts=settings.allow_statistics,
         )
-        self._pool = ThreadPoolExecutor(_COLD_THREADS, thread_name_prefix="cold")
         self._management = ThreadPoolExecutor(_MANAGEMENT_THREADS, "management")
         self._forwarder = ControlForwarder(settings.control)
         self._servicer = InferenceServicer(self._inference)

@@ -60,6 +60,9 @@ def route_table_from_proto(message: control_pb2.RouteTable) -> RouteTable:
             model.name: TrafficSplit(
                 weights=dict(model.split.weights),
                 sticky_parameter=model.split.sticky_parameter,
+                sticky_header=model.split.sticky_header,
+                shadow_version=model.split.shadow_version,
+                shadow_tolerance=model.split.shadow_tolerance,
             )
             for model in message.models
             if model.HasField("split")

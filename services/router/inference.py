@@ -7,11 +7,17 @@ import functools
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor
 from typing import Protocol
 
 import structlog
 
-from services.core.completion_queue import CloseWatch, Reactor
+from services.core.completion_queue import (
+    CloseWatch,
+    NativeMetadata,
+    Reactor,
+    metadata_values,
+)
 from services.core.errors import (
     ModelNotReadyError,
     ServingError,
@@ -35,6 +41,7 @@ from services.router.route_scheduler import InstanceScheduler, RouteScheduler
 from services.router.route_table import Route, RouteTable
 from services.router.scheduler import Scheduler
 from services.router.sequence_scheduler import SequenceScheduler
+from services.router.shadows import Shadows
 from services.router.shared_memory_registry import SharedMemoryRegistry
 from services.router.statistics_ledger import StatisticsLedger
 from services.router.streamed_replies import takes_many
@@ -55,6 +62,11 @@ class SubmittedRequest(PendingRequest, Protocol):
 
     scheduler: Taker | None
 
+    @property
+    def metadata(self) -> NativeMetadata:
+        """What came beside it: metadata of gRPC, headers of HTTP."""
+        ...
+
 
 class Inference:
     """Admits requests and hands each to the scheduler of its route."""
@@ -68,6 +80,7 @@ class Inference:
         "_reactor",
         "_retired",
         "_schedulers",
+        "_shadows",
         "_splits",
         "_takers",
         "_tracer",
@@ -86,6 +99,7 @@ class Inference:
         shared_memory: SharedMemoryRegistry | None = None,
         cache: ResponseCache | None = None,
         *,
+        pool: Executor | None = None,
         counts: bool = True,
     ) -> None:
         """Start with an empty route table.
@@ -96,6 +110,7 @@ class Inference:
             limits: Of the queues.
             shared_memory: The clients' regions.
             cache: For models that ask for it.
+            pool: For what would hold up the loop.
             counts: Whether statistics are kept.
         """
         self.cache = cache
@@ -105,6 +120,7 @@ class Inference:
         self.close_watch = CloseWatch(reactor)
         self._admission = Admission(registry=shared_memory or SharedMemoryRegistry())
         self._splits = TrafficSplits(random.random)
+        self._shadows = Shadows(self._admission, reactor, pool)
         self._schedulers: dict[int, RouteScheduler] = {}
         # Who stands before each: it itself, unless it is traced or has a cache.
         self._takers: Mapping[int, Taker] = {}
@@ -136,9 +152,13 @@ class Inference:
         if self.stopping:
             refuse(request, StoppingError(_STOPPING_TEXT))
             return
+        takers = self._takers
         try:
             if self._splits.are_any:
-                body = self._splits.direct(body)
+                headers = functools.partial(metadata_values, request.metadata)
+                body, is_shadowed = self._splits.direct(body, headers)
+                if is_shadowed:
+                    takers = self._shadows.takers
             verdict, request.body = self._admission.admit(body)
         except ServingError as error:
             refuse(request, error)
@@ -152,7 +172,7 @@ class Inference:
         request.priority = verdict.priority
         request.timeout_ns = verdict.timeout_ns
         request.attempts = 0
-        request.scheduler = scheduler = self._takers[verdict.route.generation]
+        request.scheduler = scheduler = takers[verdict.route.generation]
         if verdict.wants_timing:
             scheduler.time(request)
         scheduler.enqueue(request)
@@ -195,13 +215,22 @@ class Inference:
         self._look_for_takers()
 
     def _look_for_takers(self) -> None:
-        tracer = self._tracer
         self._takers = {
-            generation: tracer.taker_for(scheduler, self._taker_of(scheduler))
-            if tracer
-            else self._taker_of(scheduler)
+            generation: self._traced(scheduler, self._taker_of(scheduler))
             for generation, scheduler in self._schedulers.items()
         }
+        self._shadows.takers = {
+            **self._takers,
+            **{
+                scheduler.route.generation: self._traced(scheduler, taker)
+                for scheduler, taker in self._shadows.before(
+                    self.table, self._schedulers, self._taker_of
+                )
+            },
+        }
+
+    def _traced(self, scheduler: RouteScheduler, taker: Taker) -> Taker:
+        return self._tracer.taker_for(scheduler, taker) if self._tracer else taker
 
     def _taker_of(self, scheduler: RouteScheduler) -> Taker:
         """Return what takes the requests for ``scheduler``, traced or not."""

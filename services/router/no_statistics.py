@@ -3,7 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from services.core.statistics_fields import FailureReason, Phase, ResponsePhase
+from services.core.statistics_fields import (
+    FailureReason,
+    Phase,
+    ResponsePhase,
+    ShadowOutcome,
+)
 from services.router.statistics import Increments, Latencies, ModelStatistics
 
 
@@ -31,6 +36,9 @@ class NoStatistics(ModelStatistics):
         """Take no notice."""
 
     def lost(self, *, quarantined: int) -> None:
+        """Take no notice."""
+
+    def shadowed(self, outcome: ShadowOutcome) -> None:
         """Take no notice."""
 
     def took(

@@ -207,6 +207,13 @@ def unsigned(value: object, key: str, verb: str = "parse") -> int:
     raise mismatch(key, "unsigned-integer", verb)
 
 
+def number(value: object, key: str) -> float:
+    """Return ``value`` if it is a number; as ``string``."""
+    if type(value) in (int, float):
+        return float(str(value))
+    raise mismatch(key, "number")
+
+
 def mismatch(key: str, kind: str, verb: str = "parse") -> InternalError:
     """Return the error for a value that is no ``kind``."""
     message = f"Unable to {verb} '{key}': attempt to access JSON non-{kind} as {kind}"

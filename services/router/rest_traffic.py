@@ -11,6 +11,7 @@ from services.router.rest_http_body import RestCall
 from services.router.rest_response import HttpReply
 
 _MAX_WEIGHT: Final = 2**32 - 1
+_MAX_VERSION: Final = 2**63 - 1
 
 
 class RestTraffic:
@@ -31,13 +32,30 @@ class RestTraffic:
 
     def _ask(self, request: traffic_pb2.TrafficSettingRequest) -> HttpReply:
         answer = self._forward(request.SerializeToString())
-        split = traffic_pb2.TrafficSettingResponse.FromString(answer).split
-        return rest_documents.document(
-            {
-                "weights": {str(v): w for v, w in sorted(split.weights.items())},
-                "sticky_parameter": split.sticky_parameter,
-            }
-        )
+        told = traffic_pb2.TrafficSettingResponse.FromString(answer)
+        return rest_documents.document(_document(told))
+
+
+def _document(told: traffic_pb2.TrafficSettingResponse) -> dict[str, object]:
+    """Return what holds; what a split does not have is left out."""
+    split = told.split
+    document: dict[str, object] = {
+        "weights": {str(v): w for v, w in sorted(split.weights.items())},
+        "sticky_parameter": split.sticky_parameter,
+    }
+    if split.sticky_header:
+        document["sticky_header"] = split.sticky_header
+    if split.shadow_version:
+        document["shadow_version"] = split.shadow_version
+        document["shadow_tolerance"] = split.shadow_tolerance
+    if told.HasField("shadow"):
+        document["shadow"] = {
+            "matched": told.shadow.matched,
+            "differed": told.shadow.differed,
+            "failed": told.shadow.failed,
+            "dropped": told.shadow.dropped,
+        }
+    return document
 
 
 def read_request(body: bytes, model: str) -> traffic_pb2.TrafficSettingRequest:
@@ -59,7 +77,17 @@ def read_request(body: bytes, model: str) -> traffic_pb2.TrafficSettingRequest:
         if not version or weight > _MAX_WEIGHT:
             raise InvalidRequestError(f"no version and weight: '{name}': {weight}")
         request.split.weights[version] = weight
-    sticky = rest_json.optional_member(document, "sticky_parameter")
-    if sticky is not None:
-        request.split.sticky_parameter = rest_json.string(sticky, "sticky_parameter")
+    for field in ("sticky_parameter", "sticky_header"):
+        sticky = rest_json.optional_member(document, field)
+        if sticky is not None:
+            setattr(request.split, field, rest_json.string(sticky, field))
+    shadow = rest_json.optional_member(document, "shadow_version")
+    if shadow is not None:
+        version = rest_json.unsigned(shadow, "shadow_version")
+        if version > _MAX_VERSION:
+            raise InvalidRequestError(f"shadow_version {version} is no version")
+        request.split.shadow_version = version
+    tolerance = rest_json.optional_member(document, "shadow_tolerance")
+    if tolerance is not None:
+        request.split.shadow_tolerance = rest_json.number(tolerance, "shadow_tolerance")
     return request

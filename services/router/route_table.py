@@ -53,10 +53,16 @@ class TrafficSplit:
         weights: By version.
         sticky_parameter: Requests with the same value of it go to the same version;
             "": each goes its own way.
+        sticky_header: The same for a header, in lower case.
+        shadow_version: Gets a copy of each; 0: none does.
+        shadow_tolerance: How far floating-point outputs of copies may be off.
     """
 
     weights: Mapping[int, int]
     sticky_parameter: str = ""
+    sticky_header: str = ""
+    shadow_version: int = 0
+    shadow_tolerance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from services.core.statistics_fields import (
     FailureReason,
     Phase,
     ResponsePhase,
+    ShadowOutcome,
     batch_count_field,
     batch_ns_field,
     count_field,
@@ -37,6 +38,7 @@ from services.core.statistics_fields import (
     first_response_field,
     ns_field,
     response_field,
+    shadow_field,
 )
 
 
@@ -189,6 +191,10 @@ class ModelStatistics:
         self.others[LOST_EXECUTIONS] += 1
         if quarantined:
             self.others[QUARANTINED] += quarantined
+
+    def shadowed(self, outcome: ShadowOutcome) -> None:
+        """Count one copy of a request to another version."""
+        self.others[shadow_field(outcome)] += 1
 
     def took(
         self,

@@ -4,12 +4,15 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ import tritonclient.grpc as triton
 
 from tests.support.adder import CONFIG, write_adder
 from tests.support.adder_traffic import ask
-from tests.support.stack import Stack, running_stack
+from tests.support.stack import ROOT, Stack, running_stack
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -95,6 +98,78 @@ def test_who_is_told_apart_stays_where_he_is(
     assert set.union(*chosen.values()) == {1, 2}
 
 
+def ask_over_rest(stack: Stack, user: str) -> int:
+    tensor = {"name": "X", "shape": [1, 4], "datatype": "INT32", "data": [0] * 4}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{stack.http}/v2/models/adder/infer",
+        data=json.dumps({"inputs": [tensor]}).encode(),
+        headers={"X-User": user},
+    )
+    with urllib.request.urlopen(request) as answer:  # noqa: S310
+        return int(json.load(answer)["outputs"][0]["data"][0])
+
+
+def test_a_header_keeps_its_sender_at_one_version_over_both_protocols(
+    stack: Stack,
+    client: Any,  # noqa: ANN401
+) -> None:
+    told = split(stack, {"weights": {"1": 1, "2": 1}, "sticky_header": "X-User"})
+    assert told["sticky_header"] == "x-user"
+    tensor = triton.InferInput("X", [1, 4], "INT32")
+    tensor.set_data_from_numpy(np.zeros((1, 4), np.int32))
+    chosen = {}
+    for user in map(str, range(30)):
+        result = client.infer("adder", [tensor], headers={"x-user": user})
+        versions = [int(result.as_numpy("Y")[0, 0])]
+        versions += [ask_over_rest(stack, user) for _ in range(2)]
+        chosen[user] = set(versions)
+    assert all(len(versions) == 1 for versions in chosen.values())
+    assert set.union(*chosen.values()) == {1, 2}
+
+
+def test_a_shadow_gets_copies_and_its_differences_are_counted(
+    stack: Stack,
+    client: Any,  # noqa: ANN401
+) -> None:
+    told = split(stack, {"shadow_version": 2})
+    assert (told["weights"], told["shadow_version"]) == ({}, 2)
+    before = told["shadow"]
+    assert counts(client, 20) == {1: 20}
+    # Version 2 adds 2 where version 1 adds 1.
+    eventually(
+        lambda: (
+            split(stack)["shadow"] == {**before, "differed": before["differed"] + 20}
+        )
+    )
+    with urllib.request.urlopen(f"http://127.0.0.1:{stack.metrics}/metrics") as page:
+        text = page.read().decode()
+    labels = 'model="adder",version="2",outcome="differed"'
+    assert f"nereid_shadow_copies_total{{{labels}}} {before['differed'] + 20}" in text
+
+
+def test_a_split_is_set_and_told_by_grpc(
+    stack: Stack,
+    client: Any,  # noqa: ANN401
+) -> None:
+    command = [
+        str(Path(sys.executable).with_name("grpcurl")),
+        *("-plaintext", "-import-path", str(ROOT), "-proto", "protos/traffic.proto"),
+        *("-d", "@", f"127.0.0.1:{stack.grpc}"),
+        "nereid.traffic.TrafficService/TrafficSetting",
+    ]
+    asked = {
+        "model_name": "adder",
+        "split": {"weights": {"1": 1}, "shadow_version": 2, "sticky_parameter": "u"},
+    }
+    done = subprocess.run(
+        command, input=json.dumps(asked), capture_output=True, text=True, check=True
+    )
+    told = json.loads(done.stdout)
+    assert told["split"]["weights"] == {"1": 1}
+    assert told["split"]["shadowVersion"] == "2"
+    assert counts(client, 5) == {1: 5}
+
+
 def test_a_split_outlives_control(
     stack: Stack,
     client: Any,  # noqa: ANN401
@@ -125,6 +200,17 @@ def test_a_split_outlives_control(
             (400, "at least one version must have a weight above 0"),
         ),
         ("adder", {"weights": {"x": 1}}, (400, None)),
+        (
+            "adder",
+            {"weights": {"1": 1, "2": 1}, "shadow_version": 2},
+            (
+                400,
+                "version 2 is the shadow version: it gets copies and cannot have a "
+                "weight",
+            ),
+        ),
+        ("adder", {"shadow_version": "2"}, (500, None)),
+        ("adder", {"shadow_version": 1, "shadow_tolerance": -1}, (400, None)),
         ("adder", {"weights": 1}, (500, None)),
     ],
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -57,13 +58,16 @@ def test_a_split_that_shares_out_nothing_is_refused(
     st.dictionaries(
         st.text(),
         st.builds(
-            lambda weights, sticky: TrafficSplit(
-                weights=tuple(sorted(weights.items())), sticky_parameter=sticky
+            lambda weights, sticky, is_header, tolerance: TrafficSplit(
+                weights=tuple(sorted(weights.items())),
+                **{"sticky_header" if is_header else "sticky_parameter": sticky},
+                shadow_version=2**62 + 1,
+                shadow_tolerance=tolerance,
             ),
-            st.dictionaries(
-                st.integers(1, 2**62), st.integers(1, 2**32 - 1), min_size=1
-            ),
+            st.dictionaries(st.integers(1, 2**62), st.integers(1, 2**32 - 1)),
             st.text(),
+            st.booleans(),
+            st.floats(0, 1e9),
         ),
     )
 )
@@ -77,12 +81,33 @@ def test_what_nobody_stored_is_told_apart(text: str) -> None:
         from_text(text)
 
 
+def test_what_an_earlier_release_stored_is_read() -> None:
+    text = '{"m": {"weights": [[1, 2]], "sticky": "user"}}'
+    split = TrafficSplit(weights=((1, 2),), sticky_parameter="user")
+    assert from_text(text) == {"m": split}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"weights": ((1, 1), (2, 1)), "shadow_version": 2},
+        {"shadow_version": -1},
+        {"shadow_version": 1, "shadow_tolerance": -1.0},
+        {"shadow_version": 1, "shadow_tolerance": float("nan")},
+        {"weights": ((1, 1),), "sticky_parameter": "a", "sticky_header": "b"},
+    ],
+)
+def test_a_split_that_contradicts_itself_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError):
+        TrafficSplit(**fields)
+
+
 async def test_routers_are_told_and_a_successor_remembers(tmp_path: Path) -> None:
     write_model(tmp_path, "m")
     settings = settings_of(tmp_path, mode=ControlMode.EXPLICIT)
     store = KeptSettings()
     async with running(Control(settings)) as control:
-        servicer = TrafficServicer(control.supervisor, store)
+        servicer = TrafficServicer(control.supervisor, store, control.statistics)
         with pytest.raises(ModelNotFoundError):
             await servicer.TrafficSetting(request("m", v1=1), CONTEXT)
         worker = await control.worker()
@@ -99,7 +124,7 @@ async def test_routers_are_told_and_a_successor_remembers(tmp_path: Path) -> Non
         assert not setting.done()  # not before the router works by it
         setting.cancel()
     async with running(Control(settings)) as control:
-        successor = TrafficServicer(control.supervisor, store)
+        successor = TrafficServicer(control.supervisor, store, control.statistics)
         await successor.restore()
         answer = await successor.TrafficSetting(
             traffic_pb2.TrafficSettingRequest(model_name="m"), CONTEXT
@@ -114,5 +139,5 @@ async def test_settings_that_cannot_be_read_are_passed_over(tmp_path: Path) -> N
     store = KeptSettings()
     store.save_setting("traffic", "nonsense")
     control = Control(settings_of(tmp_path))
-    await TrafficServicer(control.supervisor, store).restore()
+    await TrafficServicer(control.supervisor, store, control.statistics).restore()
     assert control.supervisor.reconciler.splits == {}

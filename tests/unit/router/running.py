@@ -1,6 +1,7 @@
 """A router's core on a real completion queue, and a puppet worker that dials in."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,6 +115,16 @@ class RunningRouter:
 
         self.reactor.call_soon_threadsafe(run)
         assert done.wait(5)
+
+    def eventually(self, is_true: Callable[[], bool]) -> bool:
+        """Look on the router's thread until something is true, for five seconds."""
+        until_s = time.monotonic() + 5
+        found: list[bool] = []
+        while time.monotonic() < until_s:
+            self.on_loop(lambda: found.append(is_true()))
+            if found[-1]:
+                return True
+        return False
 
     def apply(self, table: RouteTable) -> threading.Event:
         """Apply ``table``; the event is set when it is in force."""
