@@ -224,14 +224,15 @@ def test_what_lies_in_the_memory_of_a_client_is_not_copied() -> None:
         pool=None,
         now_ns=lambda: 0,
     )
-    stage.instance()
+    instance = stage.instance()
     body = add_sub_request().SerializeToString()
     copies.make(PuppetRequest("here", body=body), b"")
     stage.reactor.drain()
-    assert stage.scheduler.waiting == 1
+    stage.reactor.drain()
+    assert len(instance.held) == 1
     elsewhere = add_sub_request()
     elsewhere.outputs.add(name="OUTPUT0").parameters[REGION_PARAMETER].string_param = ""
     copies.make(PuppetRequest("there", body=elsewhere.SerializeToString()), b"")
     stage.reactor.drain()
     assert stage.scheduler.statistics.others[shadow_field(ShadowOutcome.DROPPED)] == 1
-    assert stage.scheduler.waiting == 1
+    assert (stage.scheduler.waiting, len(instance.held)) == (0, 1)
