@@ -36,6 +36,12 @@ BACKENDS: Final[Mapping[str, BackendEntry]] = {
     "python": BackendEntry(
         module="services.worker.backends.python", requires=(), extra=""
     ),
+    **{
+        name: BackendEntry(
+            module=f"services.worker.qa_backends.{name}", requires=(), extra=""
+        )
+        for name in ("identity", "repeat", "square", "sequence", "dyna_sequence")
+    },
 }
 
 # Triton's older way to say which backend.
