@@ -20,6 +20,8 @@ from services.core.model_config import (
     ModelOutput,
     OldestStrategy,
 )
+from services.core.model_config_fields import VARIABLE
+from services.core.model_config_padding import PADDING_PARAMETER
 
 TENSORRT_PLATFORM: Final = "tensorrt_plan"
 
@@ -133,20 +135,51 @@ def _require_tensors(
 
 
 def _require_batch_tensors(config: ModelConfig) -> None:
-    inputs = {tensor.name for tensor in config.inputs}
-    outputs = {tensor.name for tensor in config.outputs}
+    inputs = {tensor.name: tensor for tensor in config.inputs}
+    outputs = {tensor.name: tensor for tensor in config.outputs}
+    made: set[str] = set()
     for i, batch_input in enumerate(config.batch_inputs):
-        if batch_input.source_input not in inputs:
-            msg = f"unknown source input name '{batch_input.source_input}'"
-            raise FieldError(msg, "batch_input", i, "source_input")
+        path: tuple[str | int, ...] = ("batch_input", i)
+        _require_source(batch_input.source_input, inputs, path)
+        for j, name in enumerate(batch_input.target_names):
+            if name in inputs or name in made:
+                msg = f"batch input '{name}' is an input already"
+                raise FieldError(msg, *path, "target_name", j)
+            made.add(name)
     for i, batch_output in enumerate(config.batch_outputs):
-        if batch_output.source_input not in inputs:
-            msg = f"unknown source input name '{batch_output.source_input}'"
-            raise FieldError(msg, "batch_output", i, "source_input")
+        path = ("batch_output", i)
+        _require_source(batch_output.source_input, inputs, path)
+        source = inputs[batch_output.source_input]
         for j, name in enumerate(batch_output.target_names):
             if name not in outputs:
                 msg = f"unknown target output name '{name}'"
-                raise FieldError(msg, "batch_output", i, "target_name", j)
+                raise FieldError(msg, *path, "target_name", j)
+            _require_source_dims(outputs[name], source, (*path, "target_name", j))
+    is_ragged = any(tensor.allow_ragged_batch for tensor in config.inputs)
+    if config.padding is not None and (is_ragged or made or config.batch_outputs):
+        msg = "a model that declares padding cannot have ragged or batch tensors too"
+        raise FieldError(msg, "parameters", PADDING_PARAMETER)
+
+
+def _require_source(
+    name: str, inputs: Mapping[str, ModelInput], path: tuple[str | int, ...]
+) -> None:
+    if name not in inputs:
+        msg = f"unknown source input name '{name}'"
+        raise FieldError(msg, *path, "source_input")
+
+
+def _require_source_dims(
+    output: ModelOutput, source: ModelInput, path: tuple[str | int, ...]
+) -> None:
+    """Refuse a batch output whose varying dimensions its source does not have."""
+    varying = [i for i, dim in enumerate(output.model_dims) if dim == VARIABLE]
+    if varying and varying[-1] >= len(source.model_dims):
+        msg = (
+            f"dimension {varying[-1]} of batch output '{output.name}' varies, but "
+            f"source input '{source.name}' has only {len(source.model_dims)}"
+        )
+        raise FieldError(msg, *path)
 
 
 def _require_batch_sizes(config: ModelConfig) -> None:

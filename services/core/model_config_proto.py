@@ -153,25 +153,30 @@ def _output(message: pb.ModelOutput) -> ModelOutput:
 
 
 def _batch_input(message: pb.BatchInput) -> BatchInput:
+    kind = member(BatchInputKind, message.kind, "kind")
     return BatchInput(
-        kind=member(BatchInputKind, message.kind, "kind"),
+        kind=kind,
         target_names=tuple(message.target_name),
         datatype=data_type(message.data_type),
-        source_input=_only_source(message, "input"),
+        source_input=_only_source(message, "input", f"BATCH_{kind.name}"),
     )
 
 
 def _batch_output(message: pb.BatchOutput) -> BatchOutput:
+    kind = member(BatchOutputKind, message.kind, "kind")
     return BatchOutput(
-        kind=member(BatchOutputKind, message.kind, "kind"),
+        kind=kind,
         target_names=tuple(message.target_name),
-        source_input=_only_source(message, "output"),
+        source_input=_only_source(message, "output", f"BATCH_{kind.name}"),
     )
 
 
-def _only_source(message: pb.BatchInput | pb.BatchOutput, what: str) -> str:
+def _only_source(message: pb.BatchInput | pb.BatchOutput, what: str, kind: str) -> str:
     if len(message.source_input) != 1:
-        msg = f"batch {what} expects 1 source input, got {len(message.source_input)}"
+        msg = (
+            f"batch {what} kind '{kind}' expects 1 source input, got "
+            f"{len(message.source_input)}"
+        )
         raise FieldError(msg, "source_input")
     return message.source_input[0]
 

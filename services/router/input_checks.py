@@ -69,7 +69,8 @@ def check_inputs(
 def shape_key(tensors: Sequence[InputTensor], config: ModelConfig) -> Hashable:
     """Return what must be equal within a batch: each input's dims, by name.
 
-    A dimension that is padded counts as what it is padded to.
+    A dimension that is padded counts as what it is padded to; of a ragged input it
+    counts only that it is there.
     """
     ragged = {tensor.name for tensor in config.inputs if tensor.allow_ragged_batch}
     padding = config.padding
@@ -79,8 +80,7 @@ def shape_key(tensors: Sequence[InputTensor], config: ModelConfig) -> Hashable:
         if padding is not None:
             for dim in padding.padded_dims(tensor.name):
                 dims[dim] = padding.batch_key(dims[dim])
-        if tensor.name not in ragged:
-            key.append((tensor.name, tuple(dims)))
+        key.append((tensor.name, () if tensor.name in ragged else tuple(dims)))
     return tuple(sorted(key))
 
 

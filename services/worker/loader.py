@@ -18,6 +18,7 @@ from services.core.errors import (
     ServingError,
     UnsupportedError,
 )
+from services.core.model_config import ModelConfig
 from services.worker.backend import (
     AnyBackend,
     CompletedConfig,
@@ -36,6 +37,7 @@ from services.worker.memory import MemoryUse, measure
 from services.worker.model_metrics import ModelMetrics
 from services.worker.padded_backend import PaddedBackend, with_padding
 from services.worker.peers import Peers
+from services.worker.ragged_backend import with_ragged_batches
 from services.worker.request_execution import RequestExecution
 from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
 from services.worker.signature import Signature
@@ -278,8 +280,7 @@ class Loader:
         try:
             require_backends(source.config.name, backends, len(places))
             signature = Signature.from_config(source.config, source.version, labels)
-            padded = partial(with_padding, config=source.config, signature=signature)
-            fronts = [padded(backend) for backend in backends]
+            fronts = [_front(source.config, signature, each) for each in backends]
             runs = [exclusive(_run(signature, each, self._clock)) for each in fronts]
             names = [place.name for place in places]
             warm_up(source, list(zip(names, runs, strict=True)))
@@ -314,6 +315,14 @@ class Loader:
             self._reports.inspection_failed(inspection, describe(error))
             return
         self._reports.inspected(inspection, found)
+
+
+def _front(
+    config: ModelConfig, signature: Signature, backend: AnyBackend
+) -> AnyBackend:
+    """Return ``backend`` behind what its configuration declares of its batches."""
+    padded = with_padding(backend, config, signature)
+    return with_ragged_batches(padded, config, signature)
 
 
 def _run(signature: Signature, backend: AnyBackend, clock: Clock) -> Run | StreamedRun:

@@ -3,8 +3,14 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from services.core.datatype import DataType
 from services.core.errors import ConfigError
-from services.core.model_config import ModelConfig, ModelInput, ModelOutput
+from services.core.model_config import (
+    BatchInputKind,
+    ModelConfig,
+    ModelInput,
+    ModelOutput,
+)
 from services.worker.backend import FoundModel, FoundTensor
 
 _Declared: TypeAlias = ModelInput | ModelOutput
@@ -19,8 +25,8 @@ def check_model(config: ModelConfig, found: FoundModel) -> None:
     Raises:
         ConfigError: with Triton's text where it has one.
     """
-    controls = _control_names(config)
-    offered = [one for one in found.inputs if one.name not in controls]
+    made = _control_names(config) | _batch_input_names(config)
+    offered = [one for one in found.inputs if one.name not in made]
     required = [one for one in config.inputs if not one.optional]
     if not len(required) <= len(offered) <= len(config.inputs):
         message = (
@@ -30,6 +36,7 @@ def check_model(config: ModelConfig, found: FoundModel) -> None:
         raise ConfigError(message)
     _check(config, "input", config.inputs, found.inputs)
     _check(config, "output", config.outputs, found.outputs)
+    _check_batch_inputs(config, found)
 
 
 def _control_names(config: ModelConfig) -> frozenset[str]:
@@ -40,6 +47,26 @@ def _control_names(config: ModelConfig) -> frozenset[str]:
     return frozenset(one.name for one in sequences.control_inputs)
 
 
+def _batch_input_names(config: ModelConfig) -> frozenset[str]:
+    """Return the inputs that are made from the shapes of a batch."""
+    return frozenset(name for one in config.batch_inputs for name in one.target_names)
+
+
+def _check_batch_inputs(config: ModelConfig, found: FoundModel) -> None:
+    for declared in config.batch_inputs:
+        is_matrix = declared.kind is BatchInputKind.ITEM_SHAPE
+        for name in declared.target_names:
+            actual = _found("input", name, found.inputs)
+            _check_datatype(config, "input", name, declared.datatype, actual)
+            if len(actual.shape) != 1 + is_matrix:
+                message = (
+                    f"model '{config.name}', tensor '{name}': a batch input of kind"
+                    f" BATCH_{declared.kind.name} has {1 + is_matrix} dimensions, the"
+                    f" model provides {_text(actual.shape)}"
+                )
+                raise ConfigError(message)
+
+
 def _check(
     config: ModelConfig,
     kind: str,
@@ -47,24 +74,61 @@ def _check(
     found: Sequence[FoundTensor],
 ) -> None:
     by_name = {tensor.name: tensor for tensor in found}
+    cut = {name for one in config.batch_outputs for name in one.target_names}
     for tensor in declared:
-        actual = by_name.get(tensor.name)
-        if actual is None:
-            if isinstance(tensor, ModelInput) and tensor.optional:
-                continue
-            message = (
-                f"unexpected inference {kind} '{tensor.name}', allowed {kind}s are:"
-                f" {', '.join(by_name)}"
-            )
-            raise ConfigError(message)
-        if actual.datatype is not tensor.datatype:
-            message = (
-                f"unable to load model '{config.name}', configuration expects"
-                f" datatype {tensor.datatype.config_name} for {kind}"
-                f" '{tensor.name}', model provides {actual.datatype.config_name}"
-            )
-            raise ConfigError(message)
-        _check_shape(config, tensor, actual)
+        is_optional = isinstance(tensor, ModelInput) and tensor.optional
+        if is_optional and tensor.name not in by_name:
+            continue
+        actual = _found(kind, tensor.name, found)
+        _check_datatype(config, kind, tensor.name, tensor.datatype, actual)
+        if isinstance(tensor, ModelInput) and tensor.allow_ragged_batch:
+            _check_ragged(config, tensor, actual)
+        elif isinstance(tensor, ModelInput) or tensor.name not in cut:
+            # The shape of a batch output need not be the model's.
+            _check_shape(config, tensor, actual)
+
+
+def _found(kind: str, name: str, found: Sequence[FoundTensor]) -> FoundTensor:
+    for tensor in found:
+        if tensor.name == name:
+            return tensor
+    message = (
+        f"unexpected inference {kind} '{name}', allowed {kind}s are:"
+        f" {', '.join(tensor.name for tensor in found)}"
+    )
+    raise ConfigError(message)
+
+
+def _check_datatype(
+    config: ModelConfig,
+    kind: str,
+    name: str,
+    datatype: DataType,
+    actual: FoundTensor,
+) -> None:
+    if actual.datatype is not datatype:
+        message = (
+            f"unable to load model '{config.name}', configuration expects"
+            f" datatype {datatype.config_name} for {kind}"
+            f" '{name}', model provides {actual.datatype.config_name}"
+        )
+        raise ConfigError(message)
+
+
+def _check_ragged(config: ModelConfig, tensor: ModelInput, actual: FoundTensor) -> None:
+    """Refuse a ragged input that the model wants in rows."""
+    reason = None
+    if tensor.optional:
+        reason = "which is not supported for optional input"
+    elif actual.shape != (-1,):
+        reason = f"model provides {_text(actual.shape)}"
+    if reason is not None:
+        message = (
+            f"unable to load model '{config.name}', configuration expects model"
+            f" provides input with shape [-1] for ragged input '{tensor.name}',"
+            f" {reason}"
+        )
+        raise ConfigError(message)
 
 
 def _check_shape(config: ModelConfig, tensor: _Declared, actual: FoundTensor) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.core import byte_tensor
 from services.core.datatype import DataType
 from services.core.errors import BackendError, ConfigError
 from services.core.model_config import ModelConfig
@@ -30,6 +29,7 @@ from services.worker.backend import (
     Tensors,
 )
 from services.worker.model_metrics import Metric, MetricFamily, MetricsSource
+from services.worker.request_arrays import array_of, bytes_of
 from services.worker.scatter import scatter
 from services.worker.signature import Signature
 
@@ -137,7 +137,7 @@ class PaddedBackend:
         rows: list[int],
     ) -> NDArray[Any]:
         """Return one input of all requests, each in its corner of the batch."""
-        arrays = [_array(tensor, datatype) for tensor in tensors]
+        arrays = [array_of(tensor, datatype) for tensor in tensors]
         dims = self._padding.padded_dims(name)
         shape = [sum(rows), *arrays[0].shape[1:]]
         for dim in dims:
@@ -200,20 +200,6 @@ class PaddedBackend:
                     around = (slice(None),) * (1 + cut.dim)
                     array = array[(*around, slice(length))]
             tensors.append(
-                ReplyTensor(index, spec.datatype, array.shape, _bytes(array))
+                ReplyTensor(index, spec.datatype, array.shape, bytes_of(array))
             )
         return BackendReply(tuple(tensors), {})
-
-
-def _array(tensor: RequestTensor, datatype: DataType) -> NDArray[Any]:
-    if datatype is DataType.BYTES:
-        elements = np.empty(int(np.prod(tensor.shape)), object)
-        elements[:] = byte_tensor.decode(tensor.data)
-        return elements.reshape(tensor.shape)
-    return np.frombuffer(tensor.data, datatype.numpy_dtype).reshape(tensor.shape)
-
-
-def _bytes(array: NDArray[Any]) -> memoryview:
-    if array.dtype.hasobject:
-        return memoryview(byte_tensor.encode(array.reshape(-1).tolist()))
-    return memoryview(array.tobytes())

@@ -80,6 +80,33 @@ def test_a_queue_policy_is_possible_without_batches() -> None:
             "batch_output[0].target_name[0]",
         ),
         (
+            'batch_input { data_type: TYPE_FP32 target_name: "x" source_input: "x" }',
+            "batch_input[0].target_name[0]",
+        ),
+        (
+            (
+                "batch_input { data_type: TYPE_FP32"
+                ' target_name: "t" target_name: "t" source_input: "x" }'
+            ),
+            "batch_input[0].target_name[1]",
+        ),
+        (
+            (
+                'output { name: "z" data_type: TYPE_FP32 dims: [ 1, -1 ] }'
+                ' batch_output { target_name: "z" source_input: "x" }'
+            ),
+            "batch_output[0].target_name[0]",
+        ),
+        (
+            (
+                'input { name: "p" data_type: TYPE_FP32 dims: -1'
+                " allow_ragged_batch: true }"
+                ' parameters { key: "nereid_padding" value { string_value:'
+                """ '{"inputs": {"p": {}}}' } }"""
+            ),
+            "parameters.nereid_padding",
+        ),
+        (
             "response_cache { enable: true } sequence_batching {}",
             "response_cache.enable",
         ),

@@ -20,6 +20,7 @@ from services.core.model_config_padding import (
     Padding,
 )
 from services.router.admission import Admission, admit_in_full
+from services.router.input_checks import shape_key
 from services.router.learned_headers import LearnedHeaders
 from services.router.route_table import RouteTable
 from tests.unit.router.routes import (
@@ -432,3 +433,37 @@ def test_lengths_that_are_padded_alike_share_a_batch() -> None:
     assert len(set(keys)) == 3
     with pytest.raises(InvalidRequestError, match="unexpected inference input 'mask'"):
         admit_in_full(request("mask", 1), table)
+
+
+def test_of_a_ragged_input_no_shape_counts_but_its_presence() -> None:
+    config = ModelConfig(
+        name="ragged",
+        max_batch_size=8,
+        inputs=(
+            ModelInput(
+                name="X", datatype=DataType.FP32, dims=(-1,), allow_ragged_batch=True
+            ),
+            ModelInput(name="Y", datatype=DataType.FP32, dims=(-1,)),
+            ModelInput(
+                name="Z",
+                datatype=DataType.FP32,
+                dims=(-1,),
+                allow_ragged_batch=True,
+                optional=True,
+            ),
+        ),
+    )
+
+    def key(**lengths: int) -> object:
+        tensors = [
+            pb.ModelInferRequest.InferInputTensor(
+                name=name, datatype="FP32", shape=[1, length]
+            )
+            for name, length in lengths.items()
+        ]
+        return shape_key(tensors, config)
+
+    assert key(X=3, Y=1) == key(X=5, Y=1) == key(Y=1, X=4)
+    assert key(X=3, Y=1) != key(X=3, Y=2)
+    assert key(X=3, Y=1) != key(X=3, Y=1, Z=1)
+    assert key(X=3, Y=1, Z=2) == key(X=3, Y=1, Z=1)

@@ -6,7 +6,15 @@ import pytest
 
 from services.core.datatype import DataType
 from services.core.errors import ConfigError
-from services.core.model_config import ModelConfig, ModelInput, ModelOutput
+from services.core.model_config import (
+    BatchInput,
+    BatchInputKind,
+    BatchOutput,
+    BatchOutputKind,
+    ModelConfig,
+    ModelInput,
+    ModelOutput,
+)
 from services.worker.backend import FoundModel, FoundTensor
 from services.worker.model_check import check_model
 
@@ -131,3 +139,96 @@ def test_a_contradiction_is_told_in_tritons_words(
     with pytest.raises(ConfigError) as caught:
         check_model(config, model)
     assert str(caught.value) == text
+
+
+def ragged(
+    *, optional: bool = False, kind: BatchInputKind = BatchInputKind.ELEMENT_COUNT
+) -> ModelConfig:
+    return ModelConfig(
+        name="m",
+        max_batch_size=8,
+        inputs=(
+            ModelInput(
+                name="X",
+                datatype=DataType.INT32,
+                dims=(-1, 2),
+                allow_ragged_batch=True,
+                optional=optional,
+            ),
+        ),
+        outputs=(ModelOutput(name="Y", datatype=DataType.INT32, dims=(-1, 2)),),
+        batch_inputs=(
+            BatchInput(
+                kind=kind,
+                target_names=("N",),
+                datatype=DataType.INT32,
+                source_input="X",
+            ),
+        ),
+        batch_outputs=(
+            BatchOutput(
+                kind=BatchOutputKind.SCATTER_WITH_INPUT_SHAPE,
+                target_names=("Y",),
+                source_input="X",
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [(ragged(), (-1,)), (ragged(kind=BatchInputKind.ITEM_SHAPE), (-1, 2))],
+)
+def test_a_ragged_model_has_one_dimension_where_the_clients_have_more(
+    config: ModelConfig, shape: tuple[int, ...]
+) -> None:
+    check_model(config, found({"X": (-1,), "N": shape}, {"Y": (-1,)}))
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "text"),
+    [
+        (
+            ragged(),
+            found({"X": (-1, 2), "N": (-1,)}, {"Y": (-1,)}),
+            "unable to load model 'm', configuration expects model provides input with"
+            " shape [-1] for ragged input 'X', model provides [-1,2]",
+        ),
+        (
+            ragged(optional=True),
+            found({"X": (-1,), "N": (-1,)}, {"Y": (-1,)}),
+            "unable to load model 'm', configuration expects model provides input with"
+            " shape [-1] for ragged input 'X', which is not supported for optional"
+            " input",
+        ),
+        (
+            ragged(),
+            found({"X": (-1,)}, {"Y": (-1,)}),
+            "unexpected inference input 'N', allowed inputs are: X",
+        ),
+        (
+            ragged(kind=BatchInputKind.ITEM_SHAPE),
+            found({"X": (-1,), "N": (-1,)}, {"Y": (-1,)}),
+            "model 'm', tensor 'N': a batch input of kind BATCH_ITEM_SHAPE has 2"
+            " dimensions, the model provides [-1]",
+        ),
+    ],
+)
+def test_what_a_ragged_model_lacks_is_named(
+    config: ModelConfig, model: FoundModel, text: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_model(config, model)
+    assert str(caught.value) == text
+
+
+def test_a_batch_input_has_the_datatype_that_is_made() -> None:
+    model = FoundModel(
+        inputs=(
+            FoundTensor(name="X", datatype=DataType.INT32, shape=(-1,)),
+            FoundTensor(name="N", datatype=DataType.FP32, shape=(-1,)),
+        ),
+        outputs=(FoundTensor(name="Y", datatype=DataType.INT32, shape=(-1,)),),
+    )
+    with pytest.raises(ConfigError, match="TYPE_INT32 for input 'N', model provides"):
+        check_model(ragged(), model)
