@@ -141,6 +141,11 @@ class BatchResponse(_message.Message):
     TIMING_FIELD_NUMBER: _builtins.int
     REPLY_FIELD_NUMBER: _builtins.int
     STREAMED_FIELD_NUMBER: _builtins.int
+    FAREWELL_FIELD_NUMBER: _builtins.int
+    farewell: _builtins.bool
+    """The last message of an instance that leaves in order, alone in it: batches that it
+    has not answered were on their way to it, and it has begun none of them.
+    """
     @_builtins.property
     def timing(self) -> Global___BatchTiming:
         """First on the wire, so that a router finds it at a fixed place."""
@@ -162,10 +167,11 @@ class BatchResponse(_message.Message):
         timing: Global___BatchTiming | None = ...,
         reply: _abc.Iterable[Global___Reply] | None = ...,
         streamed: _abc.Iterable[Global___StreamedReply] | None = ...,
+        farewell: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reply", b"reply", "streamed", b"streamed", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["farewell", b"farewell", "reply", b"reply", "streamed", b"streamed", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,6 +34,7 @@ _LARGE_BYTES: Final = 64 << 10
 _STEP: Final = 4
 _INVALID_ARGUMENT: Final[int] = grpc.StatusCode.INVALID_ARGUMENT.value[0]
 _CANCELLED: Final[int] = grpc.StatusCode.CANCELLED.value[0]
+_FAREWELL: Final = worker_pb2.BatchResponse(farewell=True).SerializeToString()
 
 
 ExecutionWatcher: TypeAlias = Callable[[Execution, bytes], None]
@@ -47,6 +48,7 @@ class InstanceStream(StreamCall):
 
     __slots__ = (
         "_executions",
+        "_is_leaving",
         "_on_leave",
         "_scheduler",
         "_streamed",
@@ -71,6 +73,7 @@ class InstanceStream(StreamCall):
         self.hello = hello
         self._scheduler: InstanceScheduler | None = None
         self._executions: deque[Execution] = deque()
+        self._is_leaving = False
         self._streamed: StreamedReplies | None = None
         self._streaming = 0
         self.begin()
@@ -110,6 +113,9 @@ class InstanceStream(StreamCall):
     def received(self, message: bytes) -> None:
         """Take the answer to the oldest batch, or what a decoupled model streams."""
         self.read()
+        if message == _FAREWELL:
+            self._is_leaving = True
+            return
         trim_after(message)
         if self._streamed is not None and is_streamed(message):
             now_ns, at_ms = time.monotonic_ns(), time.time_ns() // 1_000_000
@@ -149,7 +155,7 @@ class InstanceStream(StreamCall):
             unanswered = tuple(self._executions)
             self._executions.clear()
             self._end_streamed(scheduler)
-            scheduler.detach(self, unanswered)
+            scheduler.detach(self, unanswered, were_begun=not self._is_leaving)
         self._on_leave(self)
 
     def _tell_streaming(self) -> None:

@@ -72,6 +72,15 @@ class Recovery:
             self.quarantine.add(request.body, now_ns)
         return Loss(again=len(batch) - len(judgement.guilty), guilty=judgement.guilty)
 
+    def take_back(self, execution: Execution) -> None:
+        """Take over what an instance that left in order had not begun.
+
+        It counts as no attempt, so that any model's may be sent again.
+        """
+        batch = tuple(request for request in execution.batch if request.open)
+        group = Group(batch, is_isolated=execution.is_isolated)
+        self._groups.appendleft(group)
+
     def exhausted(self, requests: Sequence[PendingRequest]) -> bool:
         """Take over requests that did not fit on a device together.
 

@@ -69,8 +69,20 @@ class InstanceScheduler(RouteScheduler, Protocol):
         """Take an instance into service."""
         ...
 
-    def detach(self, instance: Instance, unanswered: tuple[Execution, ...]) -> None:
-        """Let an instance go, and decide about what it had not answered."""
+    def detach(
+        self,
+        instance: Instance,
+        unanswered: tuple[Execution, ...],
+        *,
+        were_begun: bool = True,
+    ) -> None:
+        """Let an instance go, and decide about what it had not answered.
+
+        Args:
+            instance: That leaves, or was lost.
+            unanswered: What was sent to it.
+            were_begun: Whether it may have begun them; not if it left in order.
+        """
         ...
 
     def completed(

@@ -191,7 +191,13 @@ class Scheduler:
         self._look()
         self._dispatch()
 
-    def detach(self, instance: Instance, unanswered: tuple[Execution, ...]) -> None:
+    def detach(
+        self,
+        instance: Instance,
+        unanswered: tuple[Execution, ...],
+        *,
+        were_begun: bool = True,
+    ) -> None:
         """Let an instance go; what it had not answered runs elsewhere."""
         self._instances.pop(instance, None)
         if instance in self._idle:
@@ -199,7 +205,11 @@ class Scheduler:
         if not self._instances:
             self._entrance.unserved_since_ns = self._now_ns()
         for execution in unanswered:
-            self._lost(instance, execution)
+            if were_begun or self._is_closed:
+                self._lost(instance, execution)
+            else:
+                self._ended(instance, execution)
+                self._recovery.take_back(execution)
         self._look()
         self._arm_unserved()
         self._dispatch()

@@ -195,8 +195,15 @@ class SequenceScheduler:
         self._sequencer.add_instance(instance)
         self._dispatch()
 
-    def detach(self, instance: Instance, unanswered: tuple[Execution, ...]) -> None:
+    def detach(
+        self,
+        instance: Instance,
+        unanswered: tuple[Execution, ...],
+        *,
+        were_begun: bool = True,
+    ) -> None:
         """Let an instance go, and with it its sequences."""
+        del were_begun  # their state is gone in any case
         self._instances.discard(instance)
         self._idle.pop(instance, None)
         lost = [r for execution in unanswered for r in execution.batch if r.open]

@@ -150,7 +150,7 @@ class _Link:
         with self._lock:
             self._stopping.set()
             if self._stream is not None and self._is_idle:
-                self._stream.finish()
+                self._say_farewell(self._stream)
 
     def wait(self) -> None:
         """Return when the thread has ended; after ``leave``."""
@@ -235,7 +235,13 @@ class _Link:
         if self._is_idle:
             self._drained.notify_all()
             if self._stopping.is_set() and self._stream is not None:
-                self._stream.finish()
+                self._say_farewell(self._stream)
+
+    @staticmethod
+    def _say_farewell(stream: Stream) -> None:
+        """Tell the router that nothing which may still come is begun."""
+        stream.send(wire.FAREWELL)
+        stream.finish()
 
     def _open_outlet(self, stream: Stream, number: int) -> Outlet:
         outlet = Outlet(

@@ -19,6 +19,7 @@ _PLAIN: Final = OutputForm()
 _CANCELLED_TAG: Final = b"\x1a"
 _STREAMED: Final = 3
 _REPLY_OF_STREAMED: Final = 4
+FAREWELL: Final = worker_pb2.BatchResponse(farewell=True).SerializeToString()
 
 
 def parse_request(request: bytes) -> ParsedRequest:

@@ -39,6 +39,7 @@ class PuppetWorker:
         self.batches: SimpleQueue[list[pb.ModelInferRequest]] = SimpleQueue()
         self.answers: SimpleQueue[worker_pb2.BatchResponse] = SimpleQueue()
         self.messages: SimpleQueue[bytes] = SimpleQueue()
+        self._has_left = False
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -51,7 +52,9 @@ class PuppetWorker:
             self.batches.put(
                 [pb.ModelInferRequest.FromString(r) for r in batch.request]
             )
-            self.stream.send(self.answers.get().SerializeToString())
+            answer = self.answers.get().SerializeToString()
+            if not self._has_left:
+                self.stream.send(answer)
 
     def next_batch(self) -> list[pb.ModelInferRequest]:
         return self.batches.get(timeout=5)
@@ -72,6 +75,13 @@ class PuppetWorker:
         batch = self.next_batch()
         self.answer(*batch)
         return batch
+
+    def leave(self) -> None:
+        """Leave in order, without having begun the batch that is held."""
+        self._has_left = True
+        farewell = worker_pb2.BatchResponse(farewell=True)
+        self.stream.send(farewell.SerializeToString())
+        self.stream.finish()
 
     def die(self) -> None:
         """Break the stream, with or without a batch in hand."""

@@ -130,6 +130,12 @@ class Stage:
         self.scheduler.detach(instance, held)
         self.reactor.drain()
 
+    def part(self, instance: PuppetInstance) -> None:
+        """Have ``instance`` leave in order, without beginning what it holds."""
+        held, instance.held = tuple(instance.held), []
+        self.scheduler.detach(instance, held, were_begun=False)
+        self.reactor.drain()
+
     def complete(
         self, instance: PuppetInstance, *replies: worker_pb2.Reply, ms: int = 1
     ) -> None:

@@ -89,6 +89,20 @@ def test_a_worker_that_dies_mid_batch_costs_latency_not_an_error(
     assert future.result(timeout=5).id == "a"
 
 
+def test_a_batch_on_its_way_to_a_worker_that_leaves_in_order_runs_elsewhere(
+    router: RunningRouter,
+) -> None:
+    config = add_sub(parameters={"nereid_idempotent": "false"})
+    applied = router.apply(RouteTable.of([route(config, generation=2)]))
+    leaving = router.worker(generation=2)
+    assert applied.wait(5)
+    future = router.infer(add_sub_request(id="once"))
+    assert [r.id for r in leaving.next_batch()] == ["once"]
+    leaving.leave()
+    router.worker(generation=2).answer_next()
+    assert future.result().id == "once"
+
+
 def test_a_refused_request_never_reaches_the_worker(router: RunningRouter) -> None:
     worker = router.worker()
     refused = router.infer(add_sub_request(model_name="nope"))

@@ -44,6 +44,41 @@ def test_a_lost_batch_runs_again_elsewhere_before_all_others(stage: Stage) -> No
     assert [r.attempts for r in requests] == [1, 1]
 
 
+@pytest.mark.parametrize("is_idempotent", ["true", "false"])
+def test_a_batch_on_its_way_to_who_leaves_in_order_has_not_been_attempted(
+    is_idempotent: str,
+) -> None:
+    stage = staged(add_sub(parameters={"nereid_idempotent": is_idempotent}))
+    requests = stage.enqueue("a", "b")
+    stage.enqueue("c")
+    for number in range(3):
+        instance = stage.instance(f"leaving{number}")
+        assert instance.names() == [["a", "b", "c"]]
+        stage.part(instance)
+    other = stage.instance("staying")
+    assert not other.held[0].is_isolated
+    stage.complete(other, *[response(b".")] * 3)
+    assert codes(requests) == [b".", b"."]
+    assert [r.attempts for r in requests] == [0, 0]
+    counts = stage.scheduler.statistics.take()
+    assert counts is not None
+    told = {"lost_executions", "retried", "quarantined"} & set(counts.counts)
+    assert not any(counts.counts[name] for name in told)
+
+
+def test_a_suspect_that_was_not_begun_stays_alone_under_suspicion() -> None:
+    stage = staged(add_sub())
+    suspects = stage.enqueue("a")
+    stage.lose(stage.instance("dying"))
+    leaving = stage.instance("leaving")
+    assert leaving.held[0].is_isolated
+    stage.part(leaving)
+    last = stage.instance("last")
+    assert last.held[0].is_isolated
+    stage.lose(last)
+    assert codes(suspects) == [INTERNAL]
+
+
 def test_a_lost_batch_is_split_until_the_guilty_request_stands_alone() -> None:
     stage = staged(add_sub(max_batch_size=16))
     requests = stage.enqueue(*"abcdefghijklmnop")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from services.worker import instance as instances
+from services.worker import wire
 from services.worker.instance import Instance
 from tests.unit.worker.puppets import WAIT_S, PuppetRouters, PuppetStream
 
@@ -158,6 +159,7 @@ def test_stopping_waits_for_the_answer_that_is_being_made() -> None:
         assert not stream.finished.is_set()
         held.go_on.set()
         assert stream.sent.get(timeout=WAIT_S) == b"A"
+        assert stream.sent.get(timeout=WAIT_S) == wire.FAREWELL
         assert stream.finished.wait(WAIT_S)
         assert stopping.is_alive()
         stream.end()
@@ -179,6 +181,7 @@ def test_a_batch_that_crosses_the_farewell_is_left_to_the_router() -> None:
         stream.deliver(b"late")
         stream.end()
     assert executed == []
+    assert stream.sent.get_nowait() == wire.FAREWELL
 
 
 def test_a_router_that_does_not_say_goodbye_is_cut_off(
