@@ -84,9 +84,14 @@ class WorkerHello(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     BACKENDS_FIELD_NUMBER: _builtins.int
     GENERATIONS_FIELD_NUMBER: _builtins.int
+    STARTED_MS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     host: _builtins.str
     pid: _builtins.int
+    started_ms: _builtins.int
+    """When its process started, in milliseconds since 1970: with the id it tells one
+    process from the next, also where each is number 1 of a container.
+    """
     @_builtins.property
     def device(self) -> Global___Device: ...
     @_builtins.property
@@ -106,10 +111,11 @@ class WorkerHello(_message.Message):
         device: Global___Device | None = ...,
         backends: _abc.Iterable[_builtins.str] | None = ...,
         generations: _abc.Iterable[_builtins.int] | None = ...,
+        started_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "device", b"device", "generations", b"generations", "host", b"host", "pid", b"pid", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "device", b"device", "generations", b"generations", "host", b"host", "pid", b"pid", "started_ms", b"started_ms", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -261,16 +267,20 @@ Global___ModelInspected: _TypeAlias = ModelInspected  # noqa: Y015
 
 @_typing.final
 class ModelMetrics(_message.Message):
-    """Metrics that one instance of a model keeps, whole; at most once a second. What came
-    before from this source is forgotten. None: the source is gone.
+    """Metrics that one instance of a model keeps, whole; at most five times a second. They
+    take the place of what came before from this source. None: the source is gone.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SOURCE_FIELD_NUMBER: _builtins.int
     FAMILY_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     source: _builtins.int
-    """Tells the sources of one worker process apart."""
+    """Tells the sources of one worker process apart; none is used twice."""
+    model: _builtins.str
+    version: _builtins.int
     @_builtins.property
     def family(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricFamily]: ...
     def __init__(
@@ -278,10 +288,12 @@ class ModelMetrics(_message.Message):
         *,
         source: _builtins.int = ...,
         family: _abc.Iterable[Global___MetricFamily] | None = ...,
+        model: _builtins.str = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["family", b"family", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["family", b"family", "model", b"model", "source", b"source", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

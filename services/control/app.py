@@ -19,10 +19,10 @@ from services.control.catalog import Catalog
 from services.control.command_line import ControlSettings, parse
 from services.control.ensemble_members import check_members
 from services.control.error_interceptor import ErrorInterceptor
+from services.control.kept_metrics import KeptMetrics
 from services.control.live_settings import LiveSettings, live_settings
 from services.control.management_servicer import ManagementServicer, UnservedMethods
 from services.control.metrics_servicer import MetricsServicer
-from services.control.model_metrics import ModelMetrics
 from services.control.placing import place_version
 from services.control.reconciler import Reconciler
 from services.control.router_servicer import RouterServicer
@@ -90,7 +90,9 @@ class _Process:
             store,
             first_session=supervisor.reconciler.table.revision,
         )
-        server = server_of(supervisor, catalog, statistics, live)
+        supervisor.count_by(statistics.count)
+        metrics = KeptMetrics(store)
+        server = server_of(supervisor, catalog, statistics, live, metrics)
         traffic = TrafficServicer(supervisor, store, statistics)
         await traffic.restore()
         server.add_generic_rpc_handlers((traffic.methods(),))
@@ -108,6 +110,7 @@ class _Process:
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(store.run())
             counting = tasks.create_task(statistics.run())
+            restoring = tasks.create_task(metrics.restore())
             serving = tasks.create_task(self._serve(catalog))
             tidying = tasks.create_task(catalog.tidy())
             await self.stopping.wait()
@@ -115,6 +118,7 @@ class _Process:
             await server.stop(_STOP_GRACE_S)
             writing.cancel()
             counting.cancel()
+            restoring.cancel()
             serving.cancel()
             tidying.cancel()
         live.traces.close()
@@ -159,6 +163,7 @@ async def _supervisor(store: Store, settings: ControlSettings) -> Supervisor:
     )
     supervisor = Supervisor(reconciler, store, MonotonicClock())
     supervisor.restore(await store.restore())
+    await supervisor.remember_workers()
     return supervisor
 
 
@@ -167,20 +172,20 @@ def server_of(
     catalog: Catalog,
     statistics: Statistics,
     live: LiveSettings,
+    metrics: KeptMetrics,
 ) -> grpc.aio.Server:
     """Return a server with every door of control but the health check's."""
     server = grpc.aio.server(
         interceptors=(ErrorInterceptor(),), options=_SERVER_OPTIONS
     )
-    model_metrics = ModelMetrics()
     control_pb2_grpc.add_WorkerControlServicer_to_server(
-        WorkerServicer(supervisor, live, model_metrics), server
+        WorkerServicer(supervisor, live, metrics), server
     )
     control_pb2_grpc.add_RouterControlServicer_to_server(
         RouterServicer(supervisor, statistics, statistics.order, live),
         server,
     )
-    counted = StatisticsServicer(supervisor, statistics)
+    counted = StatisticsServicer(supervisor, statistics, metrics)
     control_pb2_grpc.add_StatisticsControlServicer_to_server(counted, server)
     server.add_generic_rpc_handlers(
         (
@@ -191,7 +196,7 @@ def server_of(
         )
     )
     rest_pb2_grpc.add_MetricsServiceServicer_to_server(
-        MetricsServicer(supervisor, statistics, model_metrics, MonotonicClock()),
+        MetricsServicer(supervisor, statistics, metrics, MonotonicClock()),
         server,
     )
     return server

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from services.control.prometheus import Family, Labels, gauge
 from services.control.prometheus import counter as counter_family
 from services.control.route_table import VersionRoute
-from services.control.statistics_totals import CacheState
+from services.control.statistics_totals import CacheState, Counted
 from services.core.lifecycle import ModelState
+from services.core.statistics_fields import WORKER_LOSSES, WORKER_RESTARTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class Measured:
     Attributes:
         routes: All versions.
         worker_count: Attached workers.
-        lost_workers: How many have been lost since control started.
+        counted: Of the whole stack.
         router_count: Attached routers.
         loop_lags_s: How late each router's loop was at worst, lately.
         cache: The routers' response caches together; None without any.
@@ -29,8 +30,8 @@ class Measured:
 
     routes: tuple[VersionRoute, ...]
     worker_count: int
-    lost_workers: int
     router_count: int
+    counted: Counted = field(default_factory=Counted)
     loop_lags_s: Mapping[str, float] = field(default_factory=dict)
     cache: CacheState | None = None
 
@@ -49,7 +50,12 @@ def families(measured: Measured) -> Iterator[Family]:
     yield counter_family(
         "nereid_worker_losses_total",
         "Number of workers that were lost or replaced",
-        ({}, measured.lost_workers),
+        ({}, measured.counted[WORKER_LOSSES]),
+    )
+    yield counter_family(
+        "nereid_worker_restarts_total",
+        "Number of workers that came back as another process, unasked",
+        ({}, measured.counted[WORKER_RESTARTS]),
     )
     yield gauge(
         "nereid_routers", "Number of attached routers", ({}, measured.router_count)

@@ -12,13 +12,13 @@ from protos.model_config_pb2 import ModelConfig
 from services.control import inference_metrics, metrics, process_metrics
 from services.control.host import Host
 from services.control.inference_metrics import LATENCY_PHASES, MeasuredVersion
-from services.control.model_metrics import ModelMetrics
+from services.control.kept_metrics import KeptMetrics
 from services.control.model_registry import VersionKey
 from services.control.process_pages import ProcessPages
 from services.control.prometheus import CONTENT_TYPE, Family, render
 from services.control.route_table import routes_of
 from services.control.statistics import Statistics
-from services.control.statistics_totals import Counted
+from services.control.statistics_totals import STACK, Counted, Totals
 from services.control.supervisor import Supervisor
 from services.core.clock import Clock
 from services.core.lifecycle import ModelState
@@ -38,7 +38,7 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
         self,
         supervisor: Supervisor,
         statistics: Statistics,
-        model_metrics: ModelMetrics,
+        model_metrics: KeptMetrics,
         clock: Clock,
     ) -> None:
         """Show what ``supervisor`` and ``statistics`` know.
@@ -72,30 +72,29 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
         return HttpBody(content_type=CONTENT_TYPE, data=render(families).encode())
 
     async def _whole(self) -> list[Family]:
-        versions = await self._versions()
+        totals = await self._statistics.totals()
         families: list[Family] = [
-            *inference_metrics.families(versions, self._settings),
-            *metrics.families(self._stack()),
+            *inference_metrics.families(self._versions(totals), self._settings),
+            *metrics.families(self._stack(totals)),
             *self._host.families(self._clock.now_ns()),
             *process_metrics.families(self._pages.processes()),
         ]
         families += self._model_metrics.families(family.name for family in families)
         return families
 
-    def _stack(self) -> metrics.Measured:
+    def _stack(self, totals: Totals) -> metrics.Measured:
         supervisor = self._supervisor
         return metrics.Measured(
             routes=routes_of(supervisor.reconciler.registry),
             worker_count=supervisor.worker_count,
-            lost_workers=supervisor.lost_workers,
             router_count=supervisor.router_count,
             loop_lags_s=self._statistics.loop_lags_s(),
             cache=self._statistics.cache(),
+            counted=totals.get(STACK, Counted()),
         )
 
-    async def _versions(self) -> list[MeasuredVersion]:
+    def _versions(self, totals: Totals) -> list[MeasuredVersion]:
         """Measure the versions that are ready."""
-        totals = await self._statistics.totals()
         waiting = self._statistics.waiting()
         load_durations_s = self._supervisor.load_durations.seconds()
         versions = []

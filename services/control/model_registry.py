@@ -38,6 +38,7 @@ class Worker:
         worker_id: Its own choice, unique, the same as long as the process lives.
         host: Where it runs.
         process_id: On that host.
+        started_ms: When the process started, since 1970; 0 if it did not say.
         device: CPU or GPU.
         device_index: The GPU's index on its host; 0 for a CPU.
         device_uuid: The GPU's; "" for a CPU or if it is not known.
@@ -48,11 +49,21 @@ class Worker:
     worker_id: str
     host: str = ""
     process_id: int = 0
+    started_ms: int = 0
     device: DeviceKind = DeviceKind.CPU
     device_index: int = 0
     device_uuid: str = ""
     memory_bytes: int = 0
     backends: frozenset[str] = frozenset()
+
+    @property
+    def process(self) -> str:
+        """Tells its process from any other, also from one before it of the same id."""
+        return f"{self.worker_id} {self.process_id} {self.started_ms}"
+
+    def succeeds(self, process: str) -> bool:
+        """Whether ``process`` had this id before this one."""
+        return process != self.process and process.rsplit(" ", 2)[0] == self.worker_id
 
     def replaces(self, other: "Worker") -> bool:
         """Whether this is the successor of ``other`` on the same device."""

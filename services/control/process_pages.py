@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from services.control import inference_metrics, metrics, process_metrics
 from services.control.inference_metrics import MeasuredVersion
-from services.control.model_metrics import ModelMetrics
+from services.control.kept_metrics import KeptMetrics
 from services.control.process_metrics import KnownProcess
 from services.control.prometheus import Family, gauge
 from services.control.router_links import RouterLink
@@ -32,7 +32,7 @@ class ProcessPages:
 
     supervisor: Supervisor
     statistics: Statistics
-    model_metrics: ModelMetrics
+    model_metrics: KeptMetrics
 
     def processes(self) -> Iterator[KnownProcess]:
         """Yield control, the routers and the workers, as far as they have told."""
@@ -90,7 +90,7 @@ class ProcessPages:
         return [
             *process_metrics.families_of(link.use),
             gauge("nereid_worker_instances", "Placed model instances", ({}, instances)),
-            *self.model_metrics.families_of(link),
+            *self.model_metrics.families_of(worker),
         ]
 
 

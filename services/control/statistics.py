@@ -6,6 +6,7 @@ wait here in order, and readers get what was last read and what waits.
 
 import asyncio
 import contextlib
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, Never
@@ -22,6 +23,7 @@ from services.control.metrics_settings import MetricsSettings
 from services.control.model_registry import VersionKey
 from services.control.router_links import RouterLink, RouterLinks
 from services.control.statistics_totals import (
+    STACK,
     CacheState,
     Counted,
     RouterCounts,
@@ -64,6 +66,8 @@ class Statistics:
         self._routers = routers
         self._clock = clock
         self._pending: deque[tuple[str, StatisticsReport]] = deque()
+        self._own_name = f"control {uuid.uuid4().hex}"
+        self._own_sequence = 0
         self._taken: dict[str, int] = {}
         self._applied: dict[str, int] = {}
         self._waiting: dict[str, Mapping[VersionKey, int]] = {}
@@ -100,6 +104,16 @@ class Statistics:
             self.windows.add(report.latencies, self._clock.now_ns())
         elif report.sequence:
             self._acknowledge(router_id)
+        self._notice()
+
+    def count(self, field: str) -> None:
+        """Count once what control itself has seen, of the whole stack."""
+        self._own_sequence += 1
+        report = StatisticsReport(
+            sequence=self._own_sequence,
+            increments={STACK: Counted(counts={field: 1})},
+        )
+        self._pending.append((self._own_name, report))
         self._notice()
 
     def forget_gauges(self, router_id: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from protos import control_pb2, control_pb2_grpc, inference_pb2
+from services.control.kept_metrics import KeptMetrics
 from services.control.management_servicer import SERVICE
 from services.control.model_registry import VersionKey
 from services.control.route_table import routes_of
@@ -36,16 +37,24 @@ from services.core.statistics_fields import (
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Duration = inference_pb2.StatisticDuration
 _NOTHING: Final = Counted()
-_GPU: Final = "GPU"
 Memory: TypeAlias = Sequence[tuple[str, int, int]]
 
 
 class StatisticsServicer(control_pb2_grpc.StatisticsControlServicer):
     """Answers what was counted, of versions that are ready."""
 
-    def __init__(self, supervisor: Supervisor, statistics: Statistics) -> None:
-        """Answer from ``statistics`` for the models of ``supervisor``."""
+    def __init__(
+        self, supervisor: Supervisor, statistics: Statistics, metrics: KeptMetrics
+    ) -> None:
+        """Answer from ``statistics`` for the models of ``supervisor``.
+
+        Args:
+            supervisor: Knows which versions are ready.
+            statistics: What routers count.
+            metrics: What models count; reset together.
+        """
         self._supervisor = supervisor
+        self._metrics = metrics
         self._statistics = statistics
 
     async def ModelStatistics(
@@ -68,6 +77,7 @@ class StatisticsServicer(control_pb2_grpc.StatisticsControlServicer):
         """Set the counters of a model to zero, loaded or not."""
         del context
         versions = await self._statistics.reset(request.model)
+        self._metrics.reset(request.model)
         known = {
             route.model for route in routes_of(self._supervisor.reconciler.registry)
         }
@@ -89,10 +99,9 @@ class StatisticsServicer(control_pb2_grpc.StatisticsControlServicer):
         )
 
     def _memory_of(self, key: VersionKey) -> Memory:
-        """Return what a version took on GPUs; Triton does not tell of the CPU's."""
+        """Return what a version took of each device when it was loaded."""
         generation = self._supervisor.reconciler.registry.serving(key)
-        usage = generation.memory_usage if generation is not None else ()
-        return tuple(use for use in usage if use[0] == _GPU)
+        return generation.memory_usage if generation is not None else ()
 
     def _versions(self, name: str, version: str) -> list[VersionKey]:
         """Return the ready versions that a client asks for, in order.

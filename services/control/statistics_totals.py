@@ -6,9 +6,13 @@ Source: the fields are those of ``services.core.statistics_fields``.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from typing import Final
 
 from services.control.model_registry import VersionKey
 from services.core.statistics_fields import Phase
+
+# What concerns no model is counted under a name that none can have.
+STACK: Final[VersionKey] = ("", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

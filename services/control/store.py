@@ -32,6 +32,8 @@ EPOCH_KEY: Final = f"{SCHEMA}:control:epoch"
 SNAPSHOT_KEY: Final = f"{SCHEMA}:control:snapshot"
 # A hash: what clients have changed, by what it concerns.
 SETTINGS_KEY: Final = f"{SCHEMA}:control:settings"
+# A hash: what models count themselves, see services.control.model_metrics_text.
+METRICS_KEY: Final = f"{SCHEMA}:control:model_metrics"
 
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 5.0
@@ -65,6 +67,18 @@ class Store(Protocol):
 
     def save_setting(self, name: str, text: str) -> None:
         """Have ``text`` written soon; a later one may take its place."""
+        ...
+
+    async def metrics(self) -> dict[str, str]:
+        """Return what is stored of models' own metrics, by name.
+
+        Raises:
+            StoreAwayError: nothing can be read.
+        """
+        ...
+
+    def save_metrics(self, name: str, text: str) -> None:
+        """Have ``text`` written soon, or ``name`` forgotten if it is ""."""
         ...
 
     async def apply(self, reporter: str, report: StatisticsReport) -> bool:
@@ -126,6 +140,13 @@ class NoStore:
     def save_setting(self, name: str, text: str) -> None:
         """Forget it."""
 
+    async def metrics(self) -> dict[str, str]:
+        """Return nothing."""
+        return {}
+
+    def save_metrics(self, name: str, text: str) -> None:
+        """Forget it."""
+
     async def apply(self, reporter: str, report: StatisticsReport) -> bool:
         """Add what ``report`` counts; False if that had been done before."""
         if report.sequence <= self._sequences.get(reporter, 0):
@@ -165,7 +186,8 @@ class RedisStore:
         )
         self._apply_script = self._client.register_script(APPLY_SCRIPT)
         self._unwritten: Snapshot | None = None
-        self._unwritten_settings: dict[str, str] = {}
+        # By key of a hash and name in it; "" is to be deleted.
+        self._unwritten_texts: dict[tuple[str, str], str] = {}
         self._has_unwritten = asyncio.Event()
 
     async def begin_epoch(self, at_least: int) -> int:
@@ -210,7 +232,26 @@ class RedisStore:
 
     def save_setting(self, name: str, text: str) -> None:
         """Have ``text`` written soon; a later one may take its place."""
-        self._unwritten_settings[name] = text
+        self._save_text(SETTINGS_KEY, name, text)
+
+    async def metrics(self) -> dict[str, str]:
+        """Return what is stored of models' own metrics, by name.
+
+        Raises:
+            StoreAwayError: nothing can be read.
+        """
+        try:
+            fields = await self._client.hgetall(METRICS_KEY)
+        except _AWAY as error:
+            raise StoreAwayError(str(error)) from error
+        return {str(name): str(text) for name, text in fields.items()}
+
+    def save_metrics(self, name: str, text: str) -> None:
+        """Have ``text`` written soon, or ``name`` forgotten if it is ""."""
+        self._save_text(METRICS_KEY, name, text)
+
+    def _save_text(self, key: str, name: str, text: str) -> None:
+        self._unwritten_texts[key, name] = text
         self._has_unwritten.set()
 
     async def apply(self, reporter: str, report: StatisticsReport) -> bool:
@@ -285,20 +326,24 @@ class RedisStore:
 
     async def _write(self) -> None:
         snapshot = self._unwritten
-        settings = dict(self._unwritten_settings)
-        if snapshot is None and not settings:
+        texts = dict(self._unwritten_texts)
+        if snapshot is None and not texts:
             return
         async with self._client.pipeline(transaction=True) as pipeline:
             if snapshot is not None:
                 pipeline.delete(SNAPSHOT_KEY)
                 for name, value in to_fields(snapshot).items():
                     pipeline.hset(SNAPSHOT_KEY, name, value)
-            for name, value in settings.items():
-                pipeline.hset(SETTINGS_KEY, name, value)
+            for (key, name), text in texts.items():
+                if text:
+                    pipeline.hset(key, name, text)
+                else:
+                    pipeline.hdel(key, name)
             await pipeline.execute()
         if self._unwritten is snapshot:
             self._unwritten = None
-        if self._unwritten_settings == settings:
-            self._unwritten_settings.clear()
-        if self._unwritten is None and not self._unwritten_settings:
+        for field, text in texts.items():
+            if self._unwritten_texts.get(field) == text:
+                del self._unwritten_texts[field]
+        if self._unwritten is None and not self._unwritten_texts:
             self._has_unwritten.clear()

@@ -7,6 +7,7 @@ state is consistent.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -34,9 +35,13 @@ from services.control.router_links import RouterLink, RouterLinks
 from services.control.snapshot import Snapshot, snapshot_of
 from services.control.store import Store
 from services.control.worker_links import Capability, WorkerLink, WorkerLinks
+from services.control.worker_lives import WorkerLives, from_text, to_text
 from services.core.clock import Clock
+from services.core.statistics_fields import WORKER_LOSSES, WORKER_RESTARTS
 
 _log = structlog.get_logger(__name__)
+
+_LIVES: Final = "workers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +90,8 @@ class Supervisor:
         self._workers = WorkerLinks()
         self._absent: dict[str, asyncio.TimerHandle] = {}
         self._routers = RouterLinks()
-        self._lost_workers = 0
+        self._lives = WorkerLives()
+        self._count: Callable[[str], None] = lambda _: None
         self._inspections = Inspections()
         self._load_failures: dict[VersionKey, tuple[VersionSpec, str]] = {}
         self._changed = asyncio.Event()
@@ -115,11 +121,6 @@ class Supervisor:
         """How many workers are attached."""
         return len(self._workers)
 
-    @property
-    def lost_workers(self) -> int:
-        """How many workers have been lost or replaced."""
-        return self._lost_workers
-
     def restore(self, snapshot: Snapshot) -> None:
         """Begin where an earlier process ended; before anybody attaches."""
         for endpoint in snapshot.router_endpoints:
@@ -127,6 +128,22 @@ class Supervisor:
             self._later(self._grace.router_s, self._forget_endpoint, endpoint)
         self.tell(Restored(generations=snapshot.generations))
         self._later(self._grace.recovery_s, self.tell, RecoveryOver())
+
+    async def remember_workers(self) -> None:
+        """Know who was attached to an earlier process; before anybody attaches."""
+        text = (await self._store.restore_settings()).get(_LIVES, "")
+        try:
+            self._lives = from_text(text) if text else WorkerLives()
+        except ValueError as error:
+            _log.warning("stored workers are unreadable", reason=str(error))
+
+    def count_by(self, count: Callable[[str], None]) -> None:
+        """Count what becomes of workers.
+
+        Args:
+            count: Counts once, by a name of ``services.core.statistics_fields``.
+        """
+        self._count = count
 
     def tell(self, event: Event) -> None:
         """Feed the reconciler and do what it asks for."""
@@ -185,6 +202,9 @@ class Supervisor:
         if timer is not None:
             timer.cancel()
         link = self._workers.attach(worker)
+        if self._lives.joined(worker):
+            self._count(WORKER_RESTARTS)
+        self._save_lives()
         if endpoints := self._routers.endpoints():
             link.orders.put_nowait(ServeRouters(endpoints=endpoints))
         _log.info(
@@ -196,24 +216,31 @@ class Supervisor:
         self.tell(joined)
         return link
 
-    def detach_worker(self, link: WorkerLink, *, is_goodbye: bool) -> None:
+    def detach_worker(self, link: WorkerLink, *, is_goodbye: bool) -> bool:
         """Take note that a worker's stream has ended.
 
         Args:
             link: From ``attach_worker``.
             is_goodbye: The worker ended it itself, and will not come back.
+
+        Returns:
+            False if it has another one already.
         """
         if not self._workers.detach(link):
-            return
+            return False
         worker_id = link.worker.worker_id
         self._inspections.drop(worker_id)
         if is_goodbye:
+            self._lives.left(link.worker)
             self._lose_worker(worker_id)
         else:
+            self._lives.lost(link.worker)
             self._absent[worker_id] = self._later(
                 self._grace.worker_s, self._lose_worker, worker_id
             )
             self._notice()
+        self._save_lives()
+        return True
 
     def take_inspection(self, answer: FileInspected) -> None:
         """Take in what a worker says of a model file."""
@@ -226,15 +253,15 @@ class Supervisor:
             for other in self.reconciler.workers
             if other.worker_id in self._absent and worker.replaces(other)
         }
-        self._lost_workers += len(gone)
         for worker_id in gone:
+            self._count(WORKER_LOSSES)
             self._absent.pop(worker_id).cancel()
             _log.info("a worker was replaced", worker=worker_id)
         return frozenset(gone)
 
     def _lose_worker(self, worker_id: str) -> None:
         self._absent.pop(worker_id, None)
-        self._lost_workers += 1
+        self._count(WORKER_LOSSES)
         _log.info("a worker left", worker=worker_id)
         self.tell(WorkerLeft(worker_id=worker_id))
 
@@ -339,6 +366,9 @@ class Supervisor:
         if snapshot != self._saved:
             self._saved = snapshot
             self._store.save(snapshot)
+
+    def _save_lives(self) -> None:
+        self._store.save_setting(_LIVES, to_text(self._lives))
 
     def _notice(self) -> None:
         """Wake whoever waits for a change."""

@@ -16,8 +16,8 @@ import grpc
 from protos import control_pb2_grpc
 from services.control.ensemble_members import check_members
 from services.control.events import ModelDesired, ModelDropped
+from services.control.kept_metrics import KeptMetrics
 from services.control.live_settings import StartSettings, live_settings
-from services.control.model_metrics import ModelMetrics
 from services.control.model_registry import VersionKey, VersionSpec, Worker
 from services.control.placing import place_version
 from services.control.reconciler import Reconciler
@@ -163,7 +163,7 @@ async def trial_fleet(device: str) -> AsyncIterator[TrialFleet]:
     )
     server = grpc.aio.server(options=_OPTIONS)
     control_pb2_grpc.add_WorkerControlServicer_to_server(
-        WorkerServicer(supervisor, live, ModelMetrics()), server
+        WorkerServicer(supervisor, live, KeptMetrics(NoStore())), server
     )
     with tempfile.TemporaryDirectory(prefix="nereid-check-") as directory:
         target = f"unix:{directory}/control.sock"

@@ -64,6 +64,7 @@ def worker_from_proto(hello: control_pb2.WorkerHello) -> Worker:
         worker_id=hello.worker_id,
         host=hello.host,
         process_id=hello.pid,
+        started_ms=hello.started_ms,
         device=DeviceKind.GPU if is_gpu else DeviceKind.CPU,
         device_index=hello.device.index,
         device_uuid=hello.device.uuid,

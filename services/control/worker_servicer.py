@@ -9,8 +9,8 @@ import grpc
 from protos import control_pb2, control_pb2_grpc
 from services.control import wire
 from services.control.commands import FileInspected
+from services.control.kept_metrics import KeptMetrics
 from services.control.live_settings import LiveSettings
-from services.control.model_metrics import ModelMetrics
 from services.control.supervisor import Supervisor
 from services.control.worker_links import WorkerLink
 from services.core.errors import InvalidRequestError
@@ -24,7 +24,7 @@ class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
     """Brings workers' reports to the supervisor and its commands to them."""
 
     def __init__(
-        self, supervisor: Supervisor, settings: LiveSettings, metrics: ModelMetrics
+        self, supervisor: Supervisor, settings: LiveSettings, metrics: KeptMetrics
     ) -> None:
         """Serve ``supervisor``.
 
@@ -49,6 +49,7 @@ class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
         link = self._supervisor.attach_worker(
             wire.worker_from_proto(first.hello), frozenset(first.hello.generations)
         )
+        self._metrics.joined(link.worker)
         self._settings.greet_worker(link)
         is_goodbye = False
         try:
@@ -60,14 +61,16 @@ class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
                 is_goodbye = True
                 sending.cancel()
         finally:
-            self._metrics.forget(link)
-            self._supervisor.detach_worker(link, is_goodbye=is_goodbye)
+            if self._supervisor.detach_worker(link, is_goodbye=is_goodbye):
+                self._metrics.left(link.worker, is_goodbye=is_goodbye)
 
     def _take(self, link: WorkerLink, report: control_pb2.WorkerReport) -> None:
         kind = report.WhichOneof("report")
         if kind == "metrics":
-            families = wire.model_metrics_from_proto(report.metrics)
-            self._metrics.take(link, report.metrics.source, families)
+            shown = report.metrics
+            version = shown.model, shown.version
+            families = wire.model_metrics_from_proto(shown)
+            self._metrics.take(link.worker, shown.source, version, families)
             return
         if kind == "process":
             link.use = wire.process_use_from_proto(report.process)

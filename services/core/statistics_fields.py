@@ -70,6 +70,9 @@ RETRIES: Final = "retries"
 # Batches whose worker was lost, and requests that were found guilty of it.
 LOST_EXECUTIONS: Final = "lost_executions"
 QUARANTINED: Final = "quarantined"
+# Of the stack, whatever the model.
+WORKER_LOSSES: Final = "worker_losses"
+WORKER_RESTARTS: Final = "worker_restarts"
 COMPUTE: Final = (Phase.COMPUTE_INPUT, Phase.COMPUTE_INFER, Phase.COMPUTE_OUTPUT)
 
 FIRST_RESPONSE_FAMILY: Final = "nv_inference_first_response_histogram_ms"

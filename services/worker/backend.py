@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from services.core.datatype import DataType
 from services.core.model_config import ModelConfig
 from services.worker.device import Device
-from services.worker.model_metrics import ModelMetrics
+from services.worker.model_metrics import ModelMetrics, VersionMetrics
 from services.worker.peers import Peers
 from services.worker.request_details import RequestDetails
 
@@ -37,7 +37,7 @@ class ModelSource:
     device: Device
     config_json: str = "{}"
     peers: Peers = field(default_factory=Peers)
-    metrics: ModelMetrics = field(default_factory=ModelMetrics)
+    metrics: VersionMetrics = field(default_factory=lambda: ModelMetrics().of("", 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from services.worker.backoff import Backoff
 from services.worker.device import Device
 from services.worker.loader import Loader, LoadOrder, describe
 from services.worker.memory import MemoryUse
-from services.worker.model_metrics import Families
+from services.worker.model_metrics import Shown
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -108,10 +108,9 @@ class ControlReports:
         inspected = control_pb2.ModelInspected(inspection=inspection, error=message)
         self._report(control_pb2.WorkerReport(inspected=inspected))
 
-    def metrics(self, source: int, families: Families) -> None:
+    def metrics(self, shown: Shown) -> None:
         """Tell what a source of metrics shows; see ModelMetrics."""
-        message = metrics_to_proto(source, families)
-        self._report(control_pb2.WorkerReport(metrics=message))
+        self._report(control_pb2.WorkerReport(metrics=metrics_to_proto(shown)))
 
     def process(self, use: ProcessUse) -> None:
         """Tell what this process takes of its host."""
@@ -270,10 +269,12 @@ class ControlClient:
         )
 
 
-def metrics_to_proto(source: int, families: Families) -> control_pb2.ModelMetrics:
+def metrics_to_proto(shown: Shown) -> control_pb2.ModelMetrics:
     """Return what a source of metrics shows, as control gets it."""
-    message = control_pb2.ModelMetrics(source=source)
-    for family in families:
+    message = control_pb2.ModelMetrics(
+        source=shown.source, model=shown.model, version=shown.version
+    )
+    for family in shown.families:
         kind = control_pb2.MetricFamily.Kind.Value(family.kind)
         told = message.family.add(name=family.name, text=family.text, kind=kind)
         for metric in family.metrics:

@@ -214,7 +214,9 @@ class Loader:
 
     def _load(self, order: LoadOrder) -> None:
         generation = order.generation
-        source = replace(order.source, peers=self._peers, metrics=self._metrics)
+        config, version = order.source.config, order.source.version
+        metrics = self._metrics.of(config.name, version)
+        source = replace(order.source, peers=self._peers, metrics=metrics)
         try:
             model = self._make(order, source)
         except Exception as error:  # noqa: BLE001 - the boundary: it is reported

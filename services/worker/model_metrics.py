@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-# How often control is told of one change after the other.
-EVERY_S: Final = 1.0
+# How often control is told of one change after the other: what a killed worker counted
+# since it last told is lost.
+EVERY_S: Final = 0.2
 
 Kind: TypeAlias = Literal["COUNTER", "GAUGE", "HISTOGRAM"]
 
@@ -41,21 +42,57 @@ class MetricFamily:
 
 
 Families: TypeAlias = tuple[MetricFamily, ...]
-Send: TypeAlias = Callable[[int, Families], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a source shows now.
+
+    Attributes:
+        source: Its number; none is used twice by one worker.
+        model: Whose metrics they are.
+        version: Of the model.
+        families: All of them; () if the source is gone.
+    """
+
+    source: int
+    model: str = ""
+    version: int = 0
+    families: Families = ()
+
+
+Send: TypeAlias = Callable[[Shown], None]
 
 
 class MetricsSource:
     """One instance's metrics, as long as it lives."""
 
-    __slots__ = ("_board", "_number", "read")
+    __slots__ = ("_board", "_model", "_number", "_read", "_version")
 
     def __init__(
-        self, board: "ModelMetrics", number: int, read: Callable[[], Families]
+        self,
+        board: "ModelMetrics",
+        number: int,
+        read: Callable[[], Families],
+        *,
+        model: str,
+        version: int,
     ) -> None:
         """Have ``board`` read the metrics whenever they have changed."""
         self._board = board
         self._number = number
-        self.read = read
+        self._read = read
+        self._model = model
+        self._version = version
+
+    def shown(self, *, is_gone: bool = False) -> Shown:
+        """Return what there is to be told now."""
+        return Shown(
+            source=self._number,
+            model=self._model,
+            version=self._version,
+            families=() if is_gone else self._read(),
+        )
 
     def changed(self) -> None:
         """Have the metrics told; from any thread, never waits."""
@@ -66,10 +103,26 @@ class MetricsSource:
         self._board.close(self._number)
 
 
+class VersionMetrics:
+    """Where the instances of one model version show what they count."""
+
+    __slots__ = ("_board", "_model", "_version")
+
+    def __init__(self, board: "ModelMetrics", model: str, version: int) -> None:
+        """Have ``board`` tell of them."""
+        self._board = board
+        self._model = model
+        self._version = version
+
+    def open(self, read: Callable[[], Families]) -> MetricsSource:
+        """Return a new source; ``read`` is called from another thread."""
+        return self._board.open(read, model=self._model, version=self._version)
+
+
 class ModelMetrics:
     """All sources of this worker.
 
-    Of a change control is told at once, of the next ones a second later together.
+    Of a change control is told at once, of the next ones a moment later together.
     """
 
     def __init__(self) -> None:
@@ -77,15 +130,23 @@ class ModelMetrics:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._sources: dict[int, MetricsSource] = {}
+        self._farewells: dict[int, tuple[Shown, ...]] = {}
         self._changed: set[int] = set()
+        self._telling = threading.Lock()
         self._news = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def open(self, read: Callable[[], Families]) -> MetricsSource:
+    def of(self, model: str, version: int) -> VersionMetrics:
+        """Return where the instances of a version show what they count."""
+        return VersionMetrics(self, model, version)
+
+    def open(
+        self, read: Callable[[], Families], *, model: str = "", version: int = 0
+    ) -> MetricsSource:
         """Return a new source; ``read`` is called from another thread."""
         number = next(self._numbers)
-        source = MetricsSource(self, number, read)
+        source = MetricsSource(self, number, read, model=model, version=version)
         with self._lock:
             self._sources[number] = source
         return source
@@ -96,10 +157,13 @@ class ModelMetrics:
         self._news.set()
 
     def close(self, number: int) -> None:
-        """Forget a source; control is told that it has nothing any more."""
+        """Forget a source; control is told its last, and that it is gone."""
         with self._lock:
-            if self._sources.pop(number, None) is None:
+            source = self._sources.pop(number, None)
+            if source is None:
                 return
+            last = (source.shown(),) if number in self._changed else ()
+            self._farewells[number] = (*last, source.shown(is_gone=True))
         self.changed(number)
 
     def repeat(self) -> None:
@@ -124,12 +188,17 @@ class ModelMetrics:
 
     def tell(self, send: Send) -> None:
         """Tell what has changed now."""
-        self._news.clear()
-        while self._changed:
-            number = self._changed.pop()
-            with self._lock:
-                source = self._sources.get(number)
-            send(number, source.read() if source is not None else ())
+        with self._telling:
+            self._news.clear()
+            while self._changed:
+                for shown in self._news_of(self._changed.pop()):
+                    send(shown)
+
+    def _news_of(self, number: int) -> tuple[Shown, ...]:
+        with self._lock:
+            source = self._sources.get(number)
+            farewell = self._farewells.pop(number, ())
+        return farewell if source is None else (source.shown(),)
 
     def _run(self, send: Send) -> None:
         while not self._stopping.is_set():

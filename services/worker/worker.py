@@ -64,6 +64,7 @@ class Worker:
 
     def stop(self) -> None:
         """Leave control, answer what is executing, leave the routers."""
+        self._metrics.tell(self._reports.metrics)
         self._control.stop()
         self._loader.stop()
         self._metrics.stop()
@@ -98,4 +99,5 @@ class Worker:
             ),
             backends=backends.available_backends(),
             generations=generations,
+            started_ms=process_use().started_ms,
         )

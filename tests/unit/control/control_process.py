@@ -15,6 +15,7 @@ from protos.model_config_pb2 import ModelConfig
 from services.control.app import server_of
 from services.control.catalog import Catalog
 from services.control.catalog_settings import CatalogSettings, ControlMode
+from services.control.kept_metrics import KeptMetrics
 from services.control.live_settings import StartSettings, live_settings
 from services.control.placing import place_version
 from services.control.reconciler import Reconciler
@@ -117,6 +118,10 @@ class Puppet:
     def hang_up(self) -> None:
         self._call.cancel()
 
+    async def says_goodbye(self) -> None:
+        """End the stream as a worker does that stops."""
+        await self._call.done_writing()
+
 
 class Control:
     """The parts of one control process."""
@@ -142,6 +147,7 @@ class Control:
         self.statistics = Statistics(
             self.store, self.supervisor.routers, MonotonicClock()
         )
+        self.metrics = KeptMetrics(self.store)
         self.channel: grpc.aio.Channel
 
     @property
@@ -200,7 +206,10 @@ async def running(control: Control) -> AsyncIterator[Control]:
         control.store,
         first_session=control.supervisor.reconciler.table.revision,
     )
-    server = server_of(control.supervisor, control.catalog, control.statistics, live)
+    control.supervisor.count_by(control.statistics.count)
+    server = server_of(
+        control.supervisor, control.catalog, control.statistics, live, control.metrics
+    )
     with tempfile.TemporaryDirectory() as directory:
         address = f"unix:{directory}/control.sock"
         server.add_insecure_port(address)
@@ -209,11 +218,13 @@ async def running(control: Control) -> AsyncIterator[Control]:
             control.channel = channel
             following = asyncio.create_task(control.catalog.follow_workers())
             counting = asyncio.create_task(control.statistics.run())
+            restoring = asyncio.create_task(control.metrics.restore())
             try:
                 yield control
             finally:
                 following.cancel()
                 counting.cancel()
+                restoring.cancel()
                 await server.stop(0)
                 live.traces.close()
 

@@ -75,7 +75,7 @@ def test_the_page_counts_states_workers_and_routers() -> None:
                     VersionRoute(model="n", version=1, state=ModelState.UNAVAILABLE),
                 ),
                 worker_count=2,
-                lost_workers=3,
+                counted=Counted(counts={"worker_losses": 3, "worker_restarts": 2}),
                 router_count=1,
                 loop_lags_s={"r1": 0.25},
             )
@@ -88,9 +88,11 @@ def test_the_page_counts_states_workers_and_routers() -> None:
         'nereid_models{state="LOADING"} 0',
         "nereid_workers 2",
         "nereid_worker_losses_total 3",
+        "nereid_worker_restarts_total 2",
         "nereid_routers 1",
         'nereid_router_loop_lag_seconds{router="r1"} 0.25',
         "# TYPE nereid_worker_losses_total counter",
+        "# TYPE nereid_worker_restarts_total counter",
     } <= set(text.splitlines())
 
 
@@ -105,9 +107,7 @@ def test_the_caches_of_all_routers_are_shown_together() -> None:
         lookup_ns=5_999,
         insertion_ns=6_000,
     )
-    without = metrics.Measured(
-        routes=(), worker_count=0, lost_workers=0, router_count=2
-    )
+    without = metrics.Measured(routes=(), worker_count=0, router_count=2)
     found = render(metrics.families(dataclasses.replace(without, cache=one + one)))
     assert {
         "nv_cache_util 0.5",

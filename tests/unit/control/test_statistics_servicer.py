@@ -222,8 +222,7 @@ def test_responses_of_decoupled_models_are_told_by_their_place() -> None:
     assert model.response_stats["10"].compute_infer.count == 1
 
 
-def test_memory_on_gpus_is_told() -> None:
-    key = ("m", 1)
-    (model,) = statistics_message({key: Counted()}, {key: [("GPU", 2, 7)]}).model_stats
-    (use,) = model.memory_usage
-    assert (use.type, use.id, use.byte_size) == ("GPU", 2, 7)
+def test_memory_is_told_by_tritons_names_of_devices() -> None:
+    key, uses = ("m", 1), [("CPU", 0, 9), ("GPU", 2, 7)]
+    (model,) = statistics_message({key: Counted()}, {key: uses}).model_stats
+    assert [(u.type, u.id, u.byte_size) for u in model.memory_usage] == uses

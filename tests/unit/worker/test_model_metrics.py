@@ -8,6 +8,7 @@ from services.worker.model_metrics import (
     Metric,
     MetricFamily,
     ModelMetrics,
+    Shown,
     families_from_json,
 )
 
@@ -25,8 +26,8 @@ class Told:
     def __init__(self) -> None:
         self.queue: queue.SimpleQueue[tuple[int, Families]] = queue.SimpleQueue()
 
-    def send(self, source: int, families: Families) -> None:
-        self.queue.put((source, families))
+    def send(self, shown: Shown) -> None:
+        self.queue.put((shown.source, shown.families))
 
     @property
     def everything(self) -> list[tuple[int, Families]]:
@@ -56,6 +57,23 @@ def test_a_source_that_is_closed_is_told_to_have_nothing_once() -> None:
     assert told.everything == [(1, ())]
 
 
+def test_what_a_source_had_at_its_end_is_told_before_it_is_gone() -> None:
+    metrics, told = ModelMetrics(), Told()
+    source = metrics.open(lambda: SHOWN)
+    source.changed()
+    source.close()
+    metrics.tell(told.send)
+    assert told.everything == [(1, SHOWN), (1, ())]
+
+
+def test_what_an_instance_shows_is_its_versions() -> None:
+    metrics = ModelMetrics()
+    metrics.of("m", 3).open(lambda: SHOWN).changed()
+    told: list[Shown] = []
+    metrics.tell(told.append)
+    assert told == [Shown(source=1, model="m", version=3, families=SHOWN)]
+
+
 def test_a_control_that_is_back_is_told_everything() -> None:
     metrics, told = ModelMetrics(), Told()
     metrics.open(lambda: SHOWN)
@@ -82,7 +100,9 @@ def test_what_a_process_tells_reaches_control_as_it_is() -> None:
         b' [[{"a": "b"}, 4.5, [1.0, 2.0], [1, 0, 2]]]},'
         b' {"name": "g", "text": "", "kind": "GAUGE", "metrics": [[{}, 3.0, [], [0]]]}]'
     )
-    message = metrics_to_proto(7, families_from_json(text))
+    shown = Shown(source=7, model="m", version=3, families=families_from_json(text))
+    message = metrics_to_proto(shown)
+    assert (message.model, message.version) == ("m", 3)
     histogram, gauge = message.family
     (metric,) = histogram.metric
     assert (message.source, histogram.name, histogram.kind) == (7, "h", 2)

@@ -144,15 +144,19 @@ def test_what_is_padding_is_counted_from_when_it_is_shown() -> None:
     backend.execute_requests(calls)  # a warm-up
     metrics = ModelMetrics()
     source = ModelSource(
-        config=CONFIG, version=3, directory="", device=DEVICE, metrics=metrics
+        config=CONFIG,
+        version=3,
+        directory="",
+        device=DEVICE,
+        metrics=metrics.of("masked", 3),
     )
     backend.show(source)
     backend.execute_requests(calls)
     backend.execute_requests(calls[:1])
     told: list[Families] = []
-    metrics.tell(lambda _, families: told.append(families))
+    metrics.tell(lambda shown: told.append(shown.families))
     backend.unload()
-    metrics.tell(lambda _, families: told.append(families))
+    metrics.tell(lambda shown: told.append(shown.families))
     shown, gone = told
     found = {family.name: family.metrics[0] for family in shown}
     assert found["nereid_batch_elements_total"].value == 2 * 5 + 2

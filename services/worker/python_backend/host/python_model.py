@@ -3,6 +3,7 @@
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -17,7 +18,7 @@ from services.worker.backend import (
 )
 from services.worker.model_metrics import (
     Families,
-    ModelMetrics,
+    VersionMetrics,
     families_from_json,
 )
 from services.worker.peers import Peers
@@ -51,7 +52,7 @@ class PythonModel:
         datatypes: Sequence[DataType],
         *,
         peers: Peers,
-        metrics: ModelMetrics,
+        metrics: VersionMetrics,
     ) -> None:
         """Start the process and initialize the model.
 
@@ -97,7 +98,7 @@ class DecoupledPythonModel:
         datatypes: Sequence[DataType],
         *,
         peers: Peers,
-        metrics: ModelMetrics,
+        metrics: VersionMetrics,
     ) -> None:
         """Start the process and initialize the model; as PythonModel does."""
         self._lock = threading.Lock()
@@ -187,7 +188,7 @@ class _Conversation:
         datatypes: Sequence[DataType],
         *,
         peers: Peers,
-        metrics: ModelMetrics,
+        metrics: VersionMetrics,
         on_streamed: Callable[[Frame], None] | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
@@ -198,7 +199,8 @@ class _Conversation:
         self._is_fresh = True
         self._nested = NestedCalls(peers)
         self._families: Families = ()
-        self._metrics = metrics.open(lambda: self._families)
+        self._open_metrics = partial(metrics.open, lambda: self._families)
+        self._metrics = self._open_metrics()
         try:
             self.child = SupervisedChild(name, start, order, self._event, self._lost)
         except BaseException:
@@ -249,7 +251,10 @@ class _Conversation:
     def _lost(self) -> None:
         self._is_fresh = False
         self._nested.cancel_all()
-        self._show(())
+        # What the next process counts begins at zero, and is a source of its own.
+        self._metrics.close()
+        self._families = ()
+        self._metrics = self._open_metrics()
         if self._on_lost is not None:
             self._on_lost()
 

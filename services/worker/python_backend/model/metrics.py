@@ -13,7 +13,7 @@ from typing import Any, Final
 from services.worker.python_backend.model.errors import TritonModelException
 
 # How often the worker is told, at most.
-_EVERY_S: Final = 1.0
+_EVERY_S: Final = 0.2
 _KINDS: Final = {0: "COUNTER", 1: "GAUGE", 2: "HISTOGRAM"}
 # Of the text format of Prometheus.
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -132,7 +132,7 @@ class Metric:
 
 
 class MetricsReporter:
-    """Tells of all metrics of this process: of a change at once, then each second."""
+    """Tells of all metrics of this process, of a change at once, then now and then."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         """Report through ``send``, which may raise OSError once nobody listens."""
