@@ -33,12 +33,14 @@ class Device:
             only one visible.
         uuid: NVML's UUID of the GPU; empty for a CPU or if it is not known.
         memory_bytes: In all; 0 if it is not known.
+        compute_capability: Of a GPU, as in "9.0"; empty if it is not known.
     """
 
     kind: DeviceKind
     index: int = 0
     uuid: str = ""
     memory_bytes: int = 0
+    compute_capability: str = ""
 
     @property
     def label(self) -> str:

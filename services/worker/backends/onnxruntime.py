@@ -1,13 +1,12 @@
 """ONNX models, run by ONNX Runtime."""
 
 import ctypes
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
+import structlog
 from numpy.typing import NDArray
 
 from services.core.datatype import DataType
@@ -15,50 +14,32 @@ from services.core.errors import BackendError, ConfigError
 from services.core.model_config import InstanceKind, ModelConfig
 from services.worker.backend import (
     FoundModel,
-    FoundTensor,
     InstancePlace,
     ModelSource,
     Runtime,
     Tensors,
 )
-from services.worker.backends.onnxruntime_options import (
-    SessionSettings,
-    providers,
-    session_settings,
+from services.worker.backends.onnxruntime_binding import (
+    WORTH_BYTES,
+    OutputBinding,
+    UnforeseenShapeError,
+    is_worth_it,
+    output_plans,
+)
+from services.worker.backends.onnxruntime_options import session_settings
+from services.worker.backends.onnxruntime_providers import unused_accelerators
+from services.worker.backends.onnxruntime_session import (
+    error_text,
+    found_model,
+    inspect_file,
+    open_session,
 )
 from services.worker.device import DeviceKind
 from services.worker.model_check import check_model
 
-_DEFAULT_FILENAME: Final = "model.onnx"
 _BFLOAT16: Final = 16  # onnx.TensorProto.BFLOAT16
-_ERRORS_ONLY: Final = 3
 
-_TYPES: Final = {
-    "tensor(bool)": DataType.BOOL,
-    "tensor(uint8)": DataType.UINT8,
-    "tensor(uint16)": DataType.UINT16,
-    "tensor(uint32)": DataType.UINT32,
-    "tensor(uint64)": DataType.UINT64,
-    "tensor(int8)": DataType.INT8,
-    "tensor(int16)": DataType.INT16,
-    "tensor(int32)": DataType.INT32,
-    "tensor(int64)": DataType.INT64,
-    "tensor(float16)": DataType.FP16,
-    "tensor(float)": DataType.FP32,
-    "tensor(double)": DataType.FP64,
-    "tensor(string)": DataType.BYTES,
-    "tensor(bfloat16)": DataType.BF16,
-}
-
-_GRAPH_LEVELS: Final = {
-    "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
-    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-}
-
-# Its exceptions read: [ONNXRuntimeError] : <number> : <NAME> : <text>
-_ERROR: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+_log = structlog.get_logger(__name__)
 
 
 def runtime() -> Runtime:
@@ -94,62 +75,97 @@ class OnnxRuntime:
             kind = _kind(source, place)
             session = sessions.get(kind)
             if session is None:
-                session = sessions[kind] = _session(source, settings, kind)
-                check_model(config, _found(session))
-            models.append(OnnxModel(session, config, settings))
+                session = sessions[kind] = open_session(source, settings, kind)
+                check_model(config, found_model(session))
+            models.append(OnnxModel(session, config, settings.run_entries(kind)))
+        unused = unused_accelerators(config, sessions)
+        if unused:
+            _log.warning(
+                "accelerators are for another kind of instance and not used",
+                model=config.name,
+                accelerators=", ".join(unused),
+            )
         return tuple(models)
 
     def inspect(self, source: ModelSource) -> FoundModel:
-        """Read the model's tensors; see Runtime.
-
-        The graph is not optimised and nothing is allocated on a GPU.
-        """
-        options = ort.SessionOptions()
-        options.log_severity_level = _ERRORS_ONLY
-        options.graph_optimization_level = _GRAPH_LEVELS["disabled"]
-        options.intra_op_num_threads = 1
-        return _found(_open(source, options, [("CPUExecutionProvider", {})]))
+        """Read the model's tensors; see Runtime."""
+        return inspect_file(source)
 
 
 class OnnxModel:
     """One instance of an ONNX model; see Backend.
 
-    Inputs are handed over without a copy. Binding buffers once would take 2.9 us
-    a run in place of 6.4 (`simple`, 7 rows), but binding them anew takes 17: it
-    pays only for a fixed number of rows.
+    Inputs are handed over without a copy. Large outputs go to memory that is kept
+    (see OutputBinding); small ones are made anew by each run, which is as quick.
     """
 
     def __init__(
         self,
         session: ort.InferenceSession,
         config: ModelConfig,
-        settings: SessionSettings,
+        run_entries: dict[str, str],
     ) -> None:
         """Share ``session`` with the model's other instances."""
         self.session = session
-        self._options = _run_options(settings)
+        self._model = config.name
+        self._options = _run_options(run_entries)
         self._texts = [t.name for t in config.inputs if t.datatype is DataType.BYTES]
         self._bf16_inputs = _names(config.inputs, DataType.BF16)
         self._bf16_outputs = _names(config.outputs, DataType.BF16)
         self._has_bf16 = bool(self._bf16_inputs or self._bf16_outputs)
+        self._binding = self._make_binding(config)
 
     def execute(self, inputs: Tensors, output_names: Sequence[str]) -> Tensors:
         """Run one batch; see Backend."""
         if self._texts:
             inputs = {**inputs, **self._decoded(inputs)}
         try:
+            if self._binding is not None:
+                bound = self._run_bound(self._binding, inputs, output_names)
+                if bound is not None:
+                    return bound
             if self._has_bf16:
                 return self._execute_bf16(inputs, output_names)
             arrays = self.session.run(output_names, inputs, self._options)
         except BackendError:
             raise
         except Exception as error:
-            raise BackendError(_text(error)) from error
+            raise BackendError(error_text(error)) from error
         return dict(zip(output_names, arrays, strict=True))
 
     def unload(self) -> None:
         """Let go of the session; it ends with its last instance."""
+        self._binding = None
         del self.session
+
+    def _make_binding(self, config: ModelConfig) -> OutputBinding | None:
+        """Return kept outputs, if shapes are foreseen and some are large."""
+        shapes = [
+            {node.name: node.shape for node in nodes}
+            for nodes in (self.session.get_inputs(), self.session.get_outputs())
+        ]
+        plans = () if self._texts else output_plans(config, *shapes)
+        # Without it a BF16 output is copied once more.
+        worth_bytes = 0 if self._bf16_outputs else WORTH_BYTES
+        if not plans or not is_worth_it(plans, config, worth_bytes):
+            return None
+        return OutputBinding(
+            self.session, plans, self._bf16_inputs, _pageable, worth_bytes
+        )
+
+    def _run_bound(
+        self, binding: OutputBinding, inputs: Tensors, output_names: Sequence[str]
+    ) -> Tensors | None:
+        try:
+            return binding.run(inputs, output_names, self._options)
+        except UnforeseenShapeError as error:
+            _log.warning(
+                "outputs are not of the shapes that the model's file declares",
+                model=self._model,
+                reason=str(error),
+            )
+            self._binding = None
+            return None
 
     def _decoded(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
         """Return the BYTES inputs as text, the only kind of string ONNX has."""
@@ -185,64 +201,11 @@ class OnnxModel:
         }
 
 
-def _session(
-    source: ModelSource, settings: SessionSettings, kind: InstanceKind
-) -> ort.InferenceSession:
-    chosen = providers(source.config, kind, ort.get_available_providers())
-    session = _open(source, _session_options(settings), chosen)
-    # Without this a failing run is repeated on the CPU, silently and for good.
-    session.disable_fallback()
-    missing = [name for name, _ in chosen if name not in session.get_providers()]
-    if missing:
-        message = (
-            f"onnxruntime cannot use {', '.join(missing)} for model"
-            f" '{source.config.name}' and would run it on"
-            f" {', '.join(session.get_providers())}: its libraries are missing or do"
-            " not fit the driver"
-        )
-        raise BackendError(message)
-    return session
-
-
-def _open(
-    source: ModelSource, options: ort.SessionOptions, chosen: list[Any]
-) -> ort.InferenceSession:
-    filename = source.config.default_model_filename or _DEFAULT_FILENAME
-    path = Path(source.directory) / filename
-    if path.is_dir():
-        path /= _DEFAULT_FILENAME
-    if not path.is_file():
-        message = f"failed to stat file {path}"
-        raise BackendError(message)
-    try:
-        return ort.InferenceSession(str(path), options, providers=chosen)
-    except Exception as error:
-        raise BackendError(_text(error)) from error
-
-
-def _session_options(settings: SessionSettings) -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
-    options.intra_op_num_threads = settings.intra_op_threads
-    options.inter_op_num_threads = settings.inter_op_threads
-    options.execution_mode = (
-        ort.ExecutionMode.ORT_PARALLEL
-        if settings.is_parallel
-        else ort.ExecutionMode.ORT_SEQUENTIAL
-    )
-    options.graph_optimization_level = _GRAPH_LEVELS[settings.graph_level]
-    options.enable_cpu_mem_arena = settings.has_arena
-    options.enable_mem_pattern = settings.has_pattern
-    for key, value in settings.entries.items():
-        options.add_session_config_entry(key, value)
-    return options
-
-
-def _run_options(settings: SessionSettings) -> ort.RunOptions | None:
-    if not settings.run_entries:
+def _run_options(entries: dict[str, str]) -> ort.RunOptions | None:
+    if not entries:
         return None
     options = ort.RunOptions()
-    for key, value in settings.run_entries.items():
+    for key, value in entries.items():
         options.add_run_config_entry(key, value)
     return options
 
@@ -263,22 +226,8 @@ def _kind(source: ModelSource, place: InstancePlace) -> InstanceKind:
     return InstanceKind.GPU
 
 
-def _found(session: ort.InferenceSession) -> FoundModel:
-    return FoundModel(
-        inputs=tuple(_tensor(node) for node in session.get_inputs()),
-        outputs=tuple(_tensor(node) for node in session.get_outputs()),
-    )
-
-
-def _tensor(node: ort.NodeArg) -> FoundTensor:
-    datatype = _TYPES.get(node.type)
-    if datatype is None:
-        message = f"tensor '{node.name}' is a {node.type}, which the protocol lacks"
-        raise ConfigError(message)
-    shape = tuple(
-        dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape
-    )
-    return FoundTensor(name=node.name, datatype=datatype, shape=shape)
+def _pageable(size: int) -> NDArray[np.uint8]:
+    return np.empty(size, np.uint8)
 
 
 def _names(tensors: Sequence[Any], datatype: DataType) -> frozenset[str]:
@@ -294,11 +243,3 @@ def _bit_pattern(value: ort.OrtValue) -> NDArray[np.uint16]:
     size = value.tensor_size_in_bytes()
     content = ctypes.string_at(value.data_ptr(), size) if size else b""
     return np.ndarray(shape, np.uint16, content)
-
-
-def _text(error: Exception) -> str:
-    """Return the runtime's error in Triton's words."""
-    match = _ERROR.search(str(error))
-    if match is None:
-        return f"onnx runtime error 1: {error}"
-    return f"onnx runtime error {match[1]}: {match[2]}"

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx import TensorProto, helper
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 from services.core.datatype import DataType
 from services.core.model_config import (
@@ -45,6 +47,8 @@ def write_model(
     inputs: Mapping[str, Dims],
     outputs: Mapping[str, Dims],
     datatype: DataType = DataType.INT32,
+    *,
+    attributes: Mapping[str, Any] | None = None,
 ) -> None:
     """Write model.onnx; a node is (operator, inputs, outputs)."""
 
@@ -52,7 +56,7 @@ def write_model(
         return helper.make_tensor_value_info(name, ONNX_TYPES[datatype], dims)
 
     graph = helper.make_graph(
-        [helper.make_node(op, i, o) for op, i, o in nodes],
+        [helper.make_node(op, i, o, **(attributes or {})) for op, i, o in nodes],
         "tiny",
         [info(name, dims) for name, dims in inputs.items()],
         [info(name, dims) for name, dims in outputs.items()],
@@ -77,6 +81,25 @@ def write_identity(directory: Path, datatype: DataType, dims: Dims = ("b", 3)) -
     write_model(
         directory, [("Identity", ["X"], ["Y"])], {"X": dims}, {"Y": dims}, datatype
     )
+
+
+def write_scale(directory: Path, weights: NDArray[np.float32]) -> None:
+    """Write a model that multiplies rows of FP32 by weights."""
+    info = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["b", *weights.shape])
+        for name in "XY"
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["X", "W"], ["Y"])],
+        "tiny",
+        info[:1],
+        info[1:],
+        [numpy_helper.from_array(weights, "W")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 9
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "model.onnx").write_bytes(model.SerializeToString())
 
 
 def config(

@@ -1,17 +1,22 @@
 """ONNX models on the real runtime."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
+import onnxruntime_extensions
 import pytest
 from numpy.typing import NDArray
+from onnx import helper
+from structlog.testing import capture_logs
 
 from services.core.datatype import DataType
 from services.core.errors import BackendError, ConfigError
-from services.core.model_config import InstanceKind
+from services.core.model_config import Accelerator, InstanceKind, OptimizationPolicy
 from services.worker.backend import Backend, FoundTensor, InstancePlace, ModelSource
 from services.worker.backends.onnxruntime import OnnxRuntime
 from services.worker.device import Device, DeviceKind
@@ -25,6 +30,7 @@ from tests.unit.worker.onnx_models import (
     write_add_sub,
     write_identity,
     write_model,
+    write_scale,
 )
 from tests.unit.worker.puppets import WAIT_S, ManualClock
 
@@ -67,9 +73,9 @@ def test_mixed_datatypes_with_bf16_go_through(tmp_path: Path) -> None:
     write_identity(tmp_path, DataType.BF16, ["b", "n"])
     backend = load(source(tmp_path, config({"X": [-1]}, {"Y": [-1]}, DataType.BF16)))
     x = np.arange(6, dtype=np.uint16).reshape(2, 3)
-    first = backend.execute({"X": x}, ["Y"])["Y"]
-    backend.execute({"X": x + 9}, ["Y"])
-    assert first.tolist() == x.tolist()
+    for batch_of_x in (x, x + 9, np.vstack([x, x]), x[:, :1].copy()):
+        found = backend.execute({"X": batch_of_x}, ["Y"])["Y"]
+        assert found.tolist() == batch_of_x.tolist()
 
 
 def test_a_string_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
@@ -143,7 +149,6 @@ def test_thread_counts_and_modes_reach_the_runtime(tmp_path: Path) -> None:
         "inter_op_thread_count": "2",
         "execution_mode": "1",
         "enable_mem_arena": "0",
-        "memory.enable_memory_arena_shrinkage": "cpu:0",
         "session.set_denormal_as_zero": "1",
     }
     of = config({"A": [4], "B": [4]}, {"SUM": [4]}, parameters=parameters)
@@ -155,6 +160,18 @@ def test_thread_counts_and_modes_reach_the_runtime(tmp_path: Path) -> None:
     assert not options.enable_cpu_mem_arena
     assert options.get_session_config_entry("session.set_denormal_as_zero") == "1"
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
+@pytest.mark.parametrize("shrunk", ["cpu:0", "gpu:0", "cpu:0;gpu:0"])
+def test_a_run_shrinks_only_the_arenas_that_are_here(
+    tmp_path: Path, shrunk: str
+) -> None:
+    write_add_sub(tmp_path)
+    parameters = {"memory.enable_memory_arena_shrinkage": shrunk}
+    of = config({"A": [4], "B": [4]}, {"SUM": [4]}, parameters=parameters)
+    a = ints(1, 2, 3, 4)
+    found = load(source(tmp_path, of)).execute({"A": a, "B": a}, ["SUM"])
+    assert np.array_equal(found["SUM"], a + a)
 
 
 def test_a_file_in_a_folder_is_found(tmp_path: Path) -> None:
@@ -208,6 +225,97 @@ def test_a_gpu_instance_without_the_provider_does_not_fall_back(tmp_path: Path) 
     gpu = Device(kind=DeviceKind.GPU)
     with pytest.raises((ConfigError, BackendError), match="CUDAExecutionProvider"):
         load(source(tmp_path, of, gpu))
+
+
+def test_weights_may_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
+    write_scale(tmp_path, np.arange(1024, dtype=np.float32))
+    model = onnx.load(tmp_path / "model.onnx")
+    onnx.save_model(
+        model,
+        tmp_path / "model.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
+    of = config({"X": [1024]}, {"Y": [1024]}, DataType.FP32)
+    x = np.full((2, 1024), 2, np.float32)
+    found = load(source(tmp_path, of)).execute({"X": x}, ["Y"])["Y"]
+    assert found[1, 1023] == 2046
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(BackendError, match=r"onnx runtime error \d+: .*weights\.bin"):
+        load(source(tmp_path, of))
+
+
+UPPER = config({"X": [-1]}, {"Y": [-1]}, DataType.BYTES, max_batch_size=0)
+
+
+def write_upper(directory: Path) -> None:
+    """Write a model whose operator is in the library of onnxruntime-extensions."""
+    text = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.STRING, ["n"])
+        for name in "XY"
+    ]
+    node = helper.make_node("StringUpper", ["X"], ["Y"], domain="ai.onnx.contrib")
+    graph = helper.make_graph([node], "tiny", text[:1], text[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.contrib", 1)]
+    model = helper.make_model(graph, opset_imports=opsets)
+    model.ir_version = 9
+    (directory / "model.onnx").write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("where", ["absolute", "version", "model"])
+def test_operators_of_a_library_are_known_wherever_it_lies(
+    tmp_path: Path, where: str
+) -> None:
+    version = tmp_path / "1"
+    version.mkdir()
+    write_upper(version)
+    library = onnxruntime_extensions.get_library_path()
+    if where != "absolute":
+        folder = version if where == "version" else tmp_path
+        (folder / "libops.so").symlink_to(library)
+        library = "libops.so"
+    of = replace(UPPER, op_library_filenames=(library,))
+    x = np.array([b"ort", b"Nereid"], object)
+    found = load(source(version, of)).execute({"X": x}, ["Y"])["Y"]
+    assert found.tolist() == ["ORT", "NEREID"]
+
+
+def test_without_its_library_an_operator_is_unknown(tmp_path: Path) -> None:
+    write_upper(tmp_path)
+    with pytest.raises(BackendError, match=r"ai\.onnx\.contrib"):
+        load(source(tmp_path, UPPER))
+
+
+@pytest.mark.parametrize(
+    ("library", "reason"),
+    [("libnone.so", "cannot open shared object"), ("model.onnx", "invalid ELF header")],
+)
+def test_a_library_that_cannot_be_used_is_named(
+    tmp_path: Path, library: str, reason: str
+) -> None:
+    write_add_sub(tmp_path)
+    of = replace(ADD_SUB, op_library_filenames=(library,))
+    with pytest.raises(BackendError, match=f"library '{library}' .*{reason}"):
+        load(source(tmp_path, of))
+
+
+def test_who_executes_the_nodes_is_written_down(tmp_path: Path) -> None:
+    write_add_sub(tmp_path)
+    with capture_logs() as lines:
+        load(source(tmp_path))
+    (line,) = [line for line in lines if "nodes" in line]
+    assert line["nodes"] == "CPUExecutionProvider: 2"
+
+
+def test_accelerators_of_the_other_kind_are_warned_of(tmp_path: Path) -> None:
+    write_add_sub(tmp_path)
+    accelerator = Accelerator(name="tensorrt", parameters={})
+    policy = OptimizationPolicy(gpu_accelerators=(accelerator,))
+    with capture_logs() as lines:
+        load(source(tmp_path, replace(ADD_SUB, optimization=policy)))
+    (line,) = [line for line in lines if line["log_level"] == "warning"]
+    assert line["accelerators"] == "tensorrt"
 
 
 def test_inspection_tells_full_shapes(tmp_path: Path) -> None:

@@ -5,18 +5,11 @@ from typing import Any
 import pytest
 
 from services.core.errors import ConfigError
-from services.core.model_config import Accelerator, InstanceKind, OptimizationPolicy
-from services.worker.backends.onnxruntime_options import (
-    CPU_PROVIDER,
-    CUDA_PROVIDER,
-    OPENVINO_PROVIDER,
-    TENSORRT_PROVIDER,
-    providers,
-    session_settings,
-)
+from services.core.model_config import InstanceKind, OptimizationPolicy
+from services.worker.backends.onnxruntime_options import session_settings
 from tests.unit.worker.onnx_models import config
 
-EVERYTHING = (CPU_PROVIDER, CUDA_PROVIDER, OPENVINO_PROVIDER, TENSORRT_PROVIDER)
+SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
 
 def configured(**more: Any) -> Any:  # noqa: ANN401 - any field of ModelConfig
@@ -25,11 +18,6 @@ def configured(**more: Any) -> Any:  # noqa: ANN401 - any field of ModelConfig
 
 def with_parameters(**parameters: str) -> Any:  # noqa: ANN401
     return configured(parameters=parameters)
-
-
-def gpu_accelerated(name: str, **parameters: str) -> Any:  # noqa: ANN401
-    accelerator = Accelerator(name=name, parameters=parameters)
-    return configured(optimization=OptimizationPolicy(gpu_accelerators=(accelerator,)))
 
 
 def test_by_default_nothing_spins_and_everything_is_optimised() -> None:
@@ -42,8 +30,9 @@ def test_by_default_nothing_spins_and_everything_is_optimised() -> None:
     assert settings.entries == {
         "session.intra_op.allow_spinning": "0",
         "session.inter_op.allow_spinning": "0",
+        "session.record_ep_graph_assignment_info": "1",
     }
-    assert settings.run_entries == {}
+    assert settings.run_entries(InstanceKind.GPU) == {}
 
 
 def test_the_configuration_may_ask_for_spinning() -> None:
@@ -54,10 +43,7 @@ def test_the_configuration_may_ask_for_spinning() -> None:
 
 def test_parameters_of_others_are_left_alone() -> None:
     settings = session_settings(with_parameters(TRITON="1", padding="on"))
-    assert set(settings.entries) == {
-        "session.intra_op.allow_spinning",
-        "session.inter_op.allow_spinning",
-    }
+    assert settings == session_settings(with_parameters())
 
 
 @pytest.mark.parametrize(
@@ -75,78 +61,57 @@ def test_a_number_that_is_none_is_refused_by_name(text: str) -> None:
         session_settings(with_parameters(intra_op_thread_count=text))
 
 
-def test_a_cpu_instance_uses_the_cpu_alone() -> None:
-    found = providers(with_parameters(), InstanceKind.CPU, EVERYTHING)
-    assert found == [(CPU_PROVIDER, {})]
-
-
-def test_a_gpu_instance_uses_the_only_visible_gpu_first() -> None:
-    found = providers(with_parameters(), InstanceKind.GPU, EVERYTHING)
-    assert found == [(CUDA_PROVIDER, {"device_id": "0"}), (CPU_PROVIDER, {})]
-
-
-def test_cuda_parameters_become_the_providers_words() -> None:
-    of = with_parameters(
-        cudnn_conv_algo_search="1", arena_extend_strategy="1", gpu_mem_limit="1024"
-    )
-    (_, options), _ = providers(of, InstanceKind.GPU, EVERYTHING)
-    assert options == {
-        "device_id": "0",
-        "cudnn_conv_algo_search": "HEURISTIC",
-        "arena_extend_strategy": "kSameAsRequested",
-        "gpu_mem_limit": "1024",
-    }
-
-
-def test_a_cuda_number_without_a_word_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"expected a number, 0\.\.2"):
-        providers(
-            with_parameters(cudnn_conv_algo_search="3"), InstanceKind.GPU, EVERYTHING
-        )
-
-
-def test_tensorrt_comes_before_cuda_with_its_own_names() -> None:
-    of = gpu_accelerated(
-        "tensorrt", precision_mode="FP16", max_workspace_size_bytes="9"
-    )
-    found = providers(of, InstanceKind.GPU, EVERYTHING)
-    assert [name for name, _ in found] == [
-        TENSORRT_PROVIDER,
-        CUDA_PROVIDER,
-        CPU_PROVIDER,
-    ]
-    assert found[0][1] == {
-        "device_id": "0",
-        "trt_fp16_enable": "1",
-        "trt_max_workspace_size": "9",
-    }
-
-
-def test_options_of_the_cuda_accelerator_win() -> None:
-    found = providers(
-        gpu_accelerated("cuda", gpu_mem_limit="5"), InstanceKind.GPU, EVERYTHING
-    )
-    assert found[0] == (CUDA_PROVIDER, {"device_id": "0", "gpu_mem_limit": "5"})
-    assert len(found) == 2
+@pytest.mark.parametrize("mode", ["2", "-1", "parallel"])
+def test_an_execution_mode_that_does_not_exist_is_refused(mode: str) -> None:
+    with pytest.raises(ConfigError, match=f"'execution_mode'.* is '{mode}'.*0..1"):
+        session_settings(with_parameters(execution_mode=mode))
 
 
 @pytest.mark.parametrize(
-    ("of", "available", "text"),
+    ("text", "is_on"), [("1", True), ("True", True), ("0", False), ("false", False)]
+)
+def test_arena_and_pattern_are_switches(text: str, is_on: bool) -> None:
+    settings = session_settings(
+        with_parameters(enable_mem_arena=text, enable_mem_pattern=text)
+    )
+    assert (settings.has_arena, settings.has_pattern) == (is_on, is_on)
+
+
+@pytest.mark.parametrize("key", ["enable_mem_arena", "enable_mem_pattern"])
+def test_a_switch_that_is_neither_on_nor_off_is_refused_by_name(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{key}' of model 'm' is '2': expected 1"):
+        session_settings(with_parameters(**{key: "2"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "on_cpu", "on_gpu"),
     [
-        (with_parameters(), (CPU_PROVIDER,), "needs ONNX Runtime's CUDAExecution"),
-        (gpu_accelerated("tensorrt"), (CPU_PROVIDER, CUDA_PROVIDER), "Tensorrt"),
-        (gpu_accelerated("warp"), EVERYTHING, "unknown execution accelerator 'warp'"),
-        (
-            gpu_accelerated("tensorrt", precision_mode="FP8"),
-            EVERYTHING,
-            "unsupported precision mode 'FP8'",
-        ),
+        ("cpu:0", "cpu:0", "cpu:0"),
+        ("gpu:0", None, "gpu:0"),
+        ("gpu:3", None, "gpu:0"),
+        ("cpu:0;gpu:0", "cpu:0", "cpu:0;gpu:0"),
+        ("gpu:0;gpu:1", None, "gpu:0"),
+        ("", None, None),
     ],
 )
-def test_what_is_not_there_is_refused_not_ignored(
-    of: Any,  # noqa: ANN401
-    available: tuple[str, ...],
-    text: str,
+def test_arenas_are_shrunk_where_they_are(
+    text: str, on_cpu: str | None, on_gpu: str | None
 ) -> None:
-    with pytest.raises(ConfigError, match=text):
-        providers(of, InstanceKind.GPU, available)
+    settings = session_settings(configured(parameters={SHRINKAGE: text}))
+    found = (
+        settings.run_entries(InstanceKind.CPU).get(SHRINKAGE),
+        settings.run_entries(InstanceKind.GPU).get(SHRINKAGE),
+    )
+    assert found == (on_cpu, on_gpu)
+
+
+@pytest.mark.parametrize("text", ["1", "tpu:0", "cpu:", "cpu:x"])
+def test_an_arena_that_cannot_be_shrunk_is_refused_at_once(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{SHRINKAGE}' of model 'm' is '{text}'"):
+        session_settings(configured(parameters={SHRINKAGE: text}))
+
+
+def test_an_arena_that_is_off_cannot_be_shrunk() -> None:
+    parameters = {SHRINKAGE: "cpu:0", "enable_mem_arena": "0"}
+    with pytest.raises(ConfigError, match="'enable_mem_arena' switches it off"):
+        session_settings(configured(parameters=parameters))
