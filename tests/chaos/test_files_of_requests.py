@@ -3,9 +3,6 @@
 import json
 import os
 import signal
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,12 +11,12 @@ from tritonclient.utils import InferenceServerException
 
 from tests.support.adder import adder_bytes, write_adder
 from tests.support.adder_traffic import ask
+from tests.support.eventually import eventually
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(120)
 
 CONFIG = json.dumps({"backend": "onnxruntime", "max_batch_size": 8})
-PATIENCE_S = 30.0
 
 
 def kill(stack: Stack, role: str) -> None:
@@ -34,14 +31,6 @@ def kill(stack: Stack, role: str) -> None:
             return False
 
     eventually(has_successor)
-
-
-def eventually(is_true: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    until_s = time.monotonic() + PATIENCE_S
-    while not is_true():
-        assert time.monotonic() < until_s
-        pause.wait(0.05)
 
 
 def test_a_model_of_a_request_is_loaded_again_from_its_files(tmp_path: Path) -> None:

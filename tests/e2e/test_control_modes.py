@@ -3,11 +3,9 @@
 import contextlib
 import json
 import shutil
-import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,11 @@ from tritonclient.utils import InferenceServerException
 
 from tests.support.adder import CONFIG, adder_bytes, place, write_adder
 from tests.support.adder_traffic import ask
+from tests.support.eventually import eventually
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(120)
 
-PATIENCE_S = 15.0
 REFUSAL = "explicit model load / unload is not allowed if polling is enabled"
 
 
@@ -42,14 +40,6 @@ def status(stack: Stack, path: str, body: object = None) -> tuple[int, Any]:
 def index(stack: Stack) -> dict[str, str]:
     _, entries = status(stack, "repository/index", {})
     return {each["name"]: each.get("state", "") for each in entries}
-
-
-def eventually(is_true: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    until_s = time.monotonic() + PATIENCE_S
-    while not is_true():
-        assert time.monotonic() < until_s
-        pause.wait(0.05)
 
 
 Served = tuple[Stack, Path, Any]

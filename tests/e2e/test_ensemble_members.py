@@ -13,6 +13,7 @@ import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from tests.support.ensemble_models import write_add_sub, write_ensemble
+from tests.support.eventually import eventually
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(180)
@@ -96,7 +97,7 @@ def test_members_come_and_go_with_their_ensemble(grpc: Any) -> None:  # noqa: AN
     grpc.infer("chain", inputs(1))
     grpc.unload_model("chain", unload_dependents=True)
     gone = ("UNAVAILABLE", "unloaded")
-    assert states(grpc) == {"chain": gone, "add": gone}
+    eventually(lambda: states(grpc) == {"chain": gone, "add": gone})
     grpc.load_model("chain")
     grpc.infer("chain", inputs(1))
     assert states(grpc) == {"chain": ("READY", ""), "add": ("READY", "")}

@@ -14,6 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.support.adder import adder_bytes, write_adder
 from tests.support.adder_traffic import ask
+from tests.support.eventually import eventually
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(180)
@@ -92,8 +93,12 @@ def test_whatever_crosses_every_call_returns_and_the_last_word_counts(
         client.load_model("a")
         client.unload_model("b")
         client.load_model("c")
-        index = client.get_model_repository_index().models
-        assert [each.state for each in index] == ["READY", "UNAVAILABLE", "READY"]
+
+        def states() -> list[str]:
+            index = client.get_model_repository_index().models
+            return [each.state for each in index]
+
+        eventually(lambda: states() == ["READY", "UNAVAILABLE", "READY"])
         assert (ask(client, "a"), ask(client, "c")) == (0, 2)
 
 

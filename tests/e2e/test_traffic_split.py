@@ -1,17 +1,15 @@
 """Requests without a version, shared out between versions at run time."""
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,12 @@ import tritonclient.grpc as triton
 
 from tests.support.adder import CONFIG, write_adder
 from tests.support.adder_traffic import ask
+from tests.support.eventually import eventually
 from tests.support.stack import ROOT, Stack, running_stack
 
 pytestmark = pytest.mark.timeout(120)
 
 ALL_VERSIONS = CONFIG + "version_policy { all {} }"
-PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -219,14 +217,3 @@ def test_a_split_that_makes_no_sense_is_refused(
 ) -> None:
     code, text = split(stack, document, model)
     assert (code, text if answer[1] else None) == answer
-
-
-def eventually(is_true: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    until_s = time.monotonic() + PATIENCE_S
-    while True:
-        with contextlib.suppress(OSError, LookupError):
-            if is_true():
-                return
-        assert time.monotonic() < until_s
-        pause.wait(0.05)
