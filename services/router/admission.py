@@ -38,9 +38,14 @@ _PARAMETER_TYPES: Final = {
 
 
 class Admission:
-    """The gate of one router: learned headers first, the full path behind."""
+    """The gate of one router: learned headers first, the full path behind.
 
-    __slots__ = ("_learned", "_registry", "table")
+    Attributes:
+        recognise: Returns the verdict on a body whose header was seen before, else
+            None; what ``admit`` does first, without its call.
+    """
+
+    __slots__ = ("_learned", "_registry", "recognise", "table")
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class Admission:
         self.table = table or RouteTable()
         self._registry = registry
         self._learned = LearnedHeaders()
+        self.recognise = self._learned.find
 
     def apply(self, table: RouteTable) -> None:
         """Admit by ``table`` from now on."""

@@ -56,12 +56,14 @@ class InferCall(UnaryCall):
         """Take over a call and hand it to ``inference`` when its body is here."""
         self._inference = inference
         self.scheduler: Taker | None = None
-        super().__init__(call, method, metadata)
-        inference.close_watch.add(self)
+        # Hot: ``super()`` would make an object first.
+        UnaryCall.__init__(self, call, method, metadata)
 
     def received(self, message: bytes) -> None:
-        """Submit the request."""
-        self._inference.submit(self, message)
+        """Submit the request, and see to it that its client's leaving is noticed."""
+        inference = self._inference
+        inference.close_watch.add(self)
+        inference.submit(self, message)
 
     def fail(self, code: int, details: str, metadata: Metadata | None = None) -> None:
         """End the call with an error, and a hint if it is worth another try."""

@@ -159,13 +159,16 @@ class Inference:
                 body, is_shadowed = self._splits.direct(body, headers)
                 if is_shadowed:
                     takers = self._shadows.takers
-            verdict, request.body = self._admission.admit(body)
+            verdict = self._admission.recognise(body)
+            if verdict is None:
+                verdict, body = self._admission.admit(body)
         except ServingError as error:
             refuse(request, error)
             return
         if verdict.route.config.decoupled and not takes_many(request):
             refuse(request, UnsupportedError(_DECOUPLED_TEXT))
             return
+        request.body = body
         request.rows = verdict.rows
         request.shape_key = verdict.shape_key
         request.enqueued_ns = time.monotonic_ns()

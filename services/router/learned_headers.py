@@ -62,7 +62,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """A header's bytes, and every tag and length that follows them."""
+    """A header's bytes up to the first contents, and every later tag and length."""
 
     suffix: bytes
     raw_prefixes: tuple[tuple[int, bytes], ...]
@@ -85,7 +85,7 @@ class LearnedHeaders:
         """Forget everything: the routes have changed."""
         self._by_prefix.clear()
 
-    def find(self, body: bytes) -> Verdict | None:  # noqa: C901, PLR0911
+    def find(self, body: bytes) -> Verdict | None:
         """Return the verdict of an earlier request with the same header.
 
         Hot: one function, and every way out but one is a miss.
@@ -94,20 +94,18 @@ class LearnedHeaders:
             body: A serialized ModelInferRequest, well-formed or not.
         """
         try:
-            if body[0] != NAME_TAG or body[1] > _LONGEST_SHORT_LENGTH:
-                return None
+            # What is learned begins with a name's tag and has lengths of one byte:
+            # a body where it is not so has another prefix.
             start = 2 + body[1]
             if body[start] == VERSION_TAG:
-                if body[start + 1] > _LONGEST_SHORT_LENGTH:
-                    return None
                 start += 2 + body[start + 1]
             by_length = self._by_prefix.get(body[:start])
             if by_length is None:
                 return None
             if body[start] == ID_TAG:
-                length = body[start + 1]
-                end = start + 2 + length
-                if length > _LONGEST_SHORT_LENGTH or not body[start:end].isascii():
+                end = start + 2 + body[start + 1]
+                # So is its length then, which is the second byte.
+                if not body[start:end].isascii():
                     return None
                 start = end
         except IndexError:
@@ -137,12 +135,15 @@ class LearnedHeaders:
         prefix, start, end, raw_prefixes = layout
         if end - start > _LONGEST_HEADER_BYTES:
             return False
+        # The first prefix follows the header at once.
+        (_, first), *others = raw_prefixes
         if len(self._by_prefix) >= _MOST_PREFIXES:
             self._by_prefix.clear()
         by_length = self._by_prefix.setdefault(prefix, {})
         if sum(map(len, by_length.values())) >= _MOST_HEADERS_OF_A_ROUTE:
             by_length.clear()
-        header = _Header(body[start:end], raw_prefixes, verdict)
+        suffix = body[start : end + len(first)]
+        header = _Header(suffix, tuple(others), verdict)
         by_length.setdefault(len(body) - start, []).append(header)
         return True
 

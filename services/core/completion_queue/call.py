@@ -81,7 +81,14 @@ class UnaryCall:
         if self.open:
             self.open = False
             first = _SendInitialMetadata(metadata, 0) if metadata else _NO_METADATA
-            self._end((first, _SendMessage(message, 0), _STATUS_OK))
+            send = _SendMessage(message, 0)
+            # Hot, so not by ``_end``.
+            self._call.start_server_batch(
+                (first, send, _STATUS_OK)
+                if self._is_watched
+                else (first, send, _STATUS_OK, _CLOSE_UNSEEN),
+                None,
+            )
 
     def fail(self, code: int, details: str, metadata: Metadata | None = None) -> None:
         """End the call with a status other than OK, and ``metadata`` with it."""

@@ -96,7 +96,9 @@ class Server:
             if not event.success or not self._accepting:
                 return
             request(queue, queue, method, accept)
-            self._begin(factory(event.call, method, event.invocation_metadata))
+            call = factory(event.call, method, event.invocation_metadata)
+            if isinstance(call, StreamCall):
+                self._streams.add(call)
 
         request(queue, queue, method, accept)
 
