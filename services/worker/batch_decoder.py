@@ -13,7 +13,7 @@ from services.worker.gather import GatherBuffer, gather_elements
 from services.worker.layout import Layout, Span
 from services.worker.request_reader import Request, RequestReader
 from services.worker.signature import Signature
-from services.worker.uniform import UniformBatch, UniformDecoder
+from services.worker.uniform import UniformDecoder
 
 _REQUEST_TAG: Final = 0x12
 # From here on a view spares a second copy; below it costs more than it spares.
@@ -42,12 +42,12 @@ class BatchDecoder:
         self._signature = signature
         self._reader = reader
         self._buffers = [GatherBuffer(spec, signature) for spec in signature.inputs]
-        self._uniform = UniformDecoder(signature, reader, self._buffers)
+        self._uniform = UniformDecoder(signature, reader)
         self._has_bytes = any(
             spec.datatype.byte_size is None for spec in signature.inputs
         )
 
-    def decode(self, message: bytes) -> Batch | UniformBatch:
+    def decode(self, message: bytes) -> Batch:
         """Decode one BatchRequest.
 
         Raises:
@@ -147,12 +147,7 @@ class BatchDecoder:
                     slot = _slot(layout, index) if same else None
                     inputs[name] = self._gather(requests, index, slot, shape)
             outputs = layout.outputs if same else _union(requests)
-        return Batch(
-            outcomes=tuple(assembly.outcomes),
-            rows=assembly.rows,
-            inputs=inputs,
-            outputs=outputs,
-        )
+        return Batch(tuple(assembly.outcomes), assembly.rows, inputs, outputs)
 
     def _gather(
         self,

@@ -16,7 +16,6 @@ from services.worker.reply_encoder import Part, ReplyEncoder, encode_error
 from services.worker.request_reader import RequestReader
 from services.worker.scatter import scatter
 from services.worker.signature import Signature
-from services.worker.uniform import UniformBatch
 
 # BatchResponse.timing: tag and length, then three fixed64 behind their tags.
 _TIMING: Final = struct.Struct("<2sBQBQBQ")
@@ -79,7 +78,7 @@ class Execution:
         )
         return b"".join((timing, *parts))
 
-    def _fail(self, batch: Batch | UniformBatch, error: Exception) -> list[Part]:
+    def _fail(self, batch: Batch, error: Exception) -> list[Part]:
         """Answer every request with ``error``, refused ones with their own."""
         if is_exhaustion(error):
             is_ours = isinstance(error, MemoryError)

@@ -1,10 +1,8 @@
 """From a batch's outputs to the bytes of its replies, from templates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
-
-import numpy as np
 
 from services.core import wire_format
 from services.core.errors import ServingError
@@ -15,7 +13,6 @@ from services.worker.layout import Layout
 from services.worker.output_form import FormedOutput, form_output
 from services.worker.scatter import OutputBlock
 from services.worker.signature import Signature
-from services.worker.uniform import MAX_STRIDE_BYTES, UniformBatch
 
 _REPLY_FIELD: Final = 2
 _RESPONSE_FIELD: Final = 1
@@ -71,12 +68,8 @@ class ReplyEncoder:
         self._signature = signature
         self._head = wire.response_head(signature.model_name, signature.model_version)
         self._templates: dict[tuple[Layout, _RowShapes], _Template] = {}
-        self._replies = np.empty((0, 0), np.uint8)
-        self._replies_key: tuple[_Template, int] | None = None
 
-    def encode(
-        self, batch: Batch | UniformBatch, blocks: Mapping[int, OutputBlock]
-    ) -> list[Part]:
+    def encode(self, batch: Batch, blocks: Mapping[int, OutputBlock]) -> list[Part]:
         """Return the replies of a batch in pieces, ready to be joined.
 
         Refused requests are answered with their error.
@@ -85,18 +78,9 @@ class ReplyEncoder:
             batch: As decoded.
             blocks: By output index; at least those of ``batch.outputs``.
         """
-        if isinstance(batch, UniformBatch):
-            template = self._template(batch.layout, blocks)
-            if template.cuts is not None and template.size <= MAX_STRIDE_BYTES:
-                return [self._encode_uniform(batch, template, template.cuts, blocks)]
-        return self._encode_each(batch.outcomes, blocks)
-
-    def _encode_each(
-        self, outcomes: Sequence[Member | Refusal], blocks: Mapping[int, OutputBlock]
-    ) -> list[Part]:
         parts: list[Part] = []
         layout: Layout | None = None
-        for outcome in outcomes:
+        for outcome in batch.outcomes:
             if isinstance(outcome, Refusal):
                 parts.append(encode_error(outcome.error))
                 continue
@@ -124,35 +108,6 @@ class ReplyEncoder:
                 parts.append(cut.before)
                 parts.append(blocks[cut.output].data[start : start + cut.size])
         return parts
-
-    def _encode_uniform(
-        self,
-        batch: UniformBatch,
-        template: _Template,
-        cuts: tuple[_Cut, ...],
-        blocks: Mapping[int, OutputBlock],
-    ) -> bytes:
-        """Fill ids and contents into copies of one reply, a column range at a time."""
-        count, id_size = batch.id_fields.shape
-        opening = template.openings.get(id_size) or self._opening(template, id_size)
-        key = (template, id_size)
-        if key != self._replies_key or len(self._replies) < count:
-            reply = b"".join(
-                (opening, bytes(id_size), *(c.before + bytes(c.size) for c in cuts))
-            )
-            self._replies = np.empty((count, len(reply)), np.uint8)
-            self._replies[:] = np.frombuffer(reply, np.uint8)
-            self._replies_key = key
-        replies = self._replies[:count]
-        column = len(opening) + id_size
-        if id_size:
-            replies[:, len(opening) : column] = batch.id_fields
-        for cut in cuts:
-            column += len(cut.before)
-            contents = np.frombuffer(blocks[cut.output].data, np.uint8)
-            replies[:, column : column + cut.size] = contents.reshape(count, cut.size)
-            column += cut.size
-        return replies.tobytes()
 
     def _template(self, layout: Layout, blocks: Mapping[int, OutputBlock]) -> _Template:
         shapes = tuple([blocks[output].row_shape for output in layout.outputs])

@@ -74,6 +74,11 @@ class RequestReader:
         self._names = b""
         self._last: Layout | None = None
 
+    @property
+    def last(self) -> tuple[bytes, Layout] | None:
+        """What stood before the id of the last request, and what followed it."""
+        return (self._names, self._last) if self._last is not None else None
+
     def read(self, message: bytes, start: int, end: int) -> Request:
         """Return the request at ``message[start:end]``.
 

@@ -1,8 +1,7 @@
 """A model's output arrays, checked and ready to be cut into replies."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,7 @@ from services.worker.signature import Signature, TensorSpec
 _COPY_BYTES: Final = 1 << 14
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputBlock:
+class OutputBlock(NamedTuple):
     """One output of a whole batch.
 
     Attributes:

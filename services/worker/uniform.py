@@ -1,149 +1,122 @@
-"""Batches of requests that differ only in their ids' and tensors' contents.
+"""Batches of small requests that differ only in their ids and their tensors' contents.
 
-Three or more of them are cheaper to handle as the rows of a matrix of bytes, a
-column range at a time, than one by one. Decoding and encoding `simple` (two
-INT32[16] in and out) costs 21 us a batch of any size up to 64; one by one it is
-16 us for 1, 27 for 4, 39 for 7, 245 for 64. What this path gives is what the
-general one gives.
+That is nearly every batch of a busy model. Such a request is what stands before its
+id, the id, and from there on what all have in common but for the contents; so its
+tensors lie at known places from its end, and an input of the batch is one join. What
+this path gives is what the general one gives.
+
+Measured on `simple` (two INT32[16] in and out): eight requests whose ids have several
+lengths, as perf_analyzer sends them, from their bytes to those of their replies: 19 us
+by this path and 33 by the general one in a tight loop, 43 and 68 with cold caches.
 """
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from services.core import wire_format
-from services.core.errors import ServingError
-from services.worker.batch import Member
-from services.worker.gather import GatherBuffer
+from services.worker.batch import Batch, Member
 from services.worker.layout import Layout
-from services.worker.request_reader import Request, RequestReader
+from services.worker.request_reader import RequestReader
 from services.worker.signature import Signature
 
-MIN_REQUESTS: Final = 3
-# Above this the bytes themselves are the cost, and comparing them adds to it.
-MAX_STRIDE_BYTES: Final = 2048
+# Above this the bytes themselves are the cost, and this path copies them twice.
+LONGEST_TAIL_BYTES: Final = 2048
 
-_REQUEST_TAG: Final = b"\x12"
-_LAST_ASCII: Final = 127
-# An id whose length is one byte: its contents begin at the third.
-_SHORT_ID_FIELD: Final = 129
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UniformBatch:
-    """One execution of requests with equal headers.
-
-    Attributes:
-        layout: Of every request.
-        count: Requests.
-        rows: Of all requests together.
-        inputs: By input name; valid until the next batch is decoded.
-        id_fields: One row for each request: its ``id`` with tag and length.
-    """
-
-    layout: Layout
-    count: int
-    rows: int
-    inputs: dict[str, NDArray[Any]]
-    id_fields: NDArray[np.uint8]
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """Indices of the signature's outputs that everybody asked for."""
-        return self.layout.outputs
-
-    @property
-    def outcomes(self) -> tuple[Member, ...]:
-        """The requests one by one."""
-        return tuple(
-            Member(self.layout, row.tobytes(), index * self.layout.rows)
-            for index, row in enumerate(self.id_fields)
-        )
+_REQUEST_TAG: Final = 0x12
+_ID_TAG: Final = 0x1A
+_LAST_SHORT_LENGTH: Final = 127
 
 
 class UniformDecoder:
-    """Decodes what can be decoded at one stroke."""
+    """Decodes what can be decoded without looking at each request's fields."""
 
-    def __init__(
-        self,
-        signature: Signature,
-        reader: RequestReader,
-        buffers: list[GatherBuffer],
-    ) -> None:
-        """Share reader and buffers with the decoder of all other batches."""
+    def __init__(self, signature: Signature, reader: RequestReader) -> None:
+        """Take from ``reader`` what it learned last."""
         self._signature = signature
         self._reader = reader
-        self._buffers = buffers
-        self._free = np.zeros(0, np.bool_)
-        self._free_key: tuple[Layout, int, int] | None = None
+        self._specs = [
+            (spec.name, spec.datatype.numpy_dtype) for spec in signature.inputs
+        ]
 
-    def decode(self, message: bytes) -> UniformBatch | None:
+    def decode(self, message: bytes) -> Batch | None:
         """Return the batch, or None if it is not uniform (or not in order)."""
-        if not self._signature.is_batched or not message.startswith(_REQUEST_TAG):
+        known = self._reader.last
+        if known is None or not message or not self._signature.is_batched:
             return None
-        length, start = wire_format.decode_varint(message, 1)
-        stride = start + length
-        count, rest = divmod(len(message), stride)
-        if rest or count < MIN_REQUESTS or stride > MAX_STRIDE_BYTES:
+        names, layout = known
+        tail_bytes = len(layout.header) + layout.raw_size
+        if not layout.spans or tail_bytes > LONGEST_TAIL_BYTES:
             return None
-        first = self._first(message, start, stride)
-        if first is None:
-            return None
-        layout = first.layout
-        matrix = np.frombuffer(message, np.uint8).reshape(count, stride)
-        id_end = first.spans[0][0] - len(layout.prefixes[0][1]) - len(layout.header)
-        id_start = id_end - len(first.id_field)
-        free = self._free_columns(first, id_start, id_end, stride)
-        if not ((matrix == matrix[0]) | free).all():
-            return None
-        id_fields = matrix[:, id_start:id_end]
-        if (id_fields > _LAST_ASCII).any():
-            return None  # ids are checked to be UTF-8 one by one
-        rows = count * layout.rows
-        return UniformBatch(
-            layout=layout,
-            count=count,
-            rows=rows,
-            inputs=self._gather(first, matrix, rows),
-            id_fields=id_fields,
-        )
-
-    def _first(self, message: bytes, start: int, end: int) -> Request | None:
-        """Return the first request, if its like can be handled here."""
         try:
-            first = self._reader.read(message, start, end)
-        except ServingError:
-            return None  # the general path says which request, and why
-        fits = (
-            first.source is message
-            and first.layout.spans
-            and len(first.id_field) <= _SHORT_ID_FIELD
-        )
-        return first if fits else None
-
-    def _free_columns(
-        self, first: Request, id_start: int, id_end: int, stride: int
-    ) -> NDArray[np.bool_]:
-        """Return which columns may differ: contents, not tags and lengths."""
-        key = (first.layout, id_start, id_end)
-        if key != self._free_key:
-            free = np.zeros(stride, np.bool_)
-            free[id_start + 2 : id_end] = True
-            for start, end in first.spans:
-                free[start:end] = True
-            self._free, self._free_key = free, key
-        return self._free
-
-    def _gather(
-        self, first: Request, matrix: NDArray[np.uint8], rows: int
-    ) -> dict[str, NDArray[Any]]:
+            found = _requests(message, names, layout, tail_bytes)
+        except IndexError:
+            return None  # a request ends too early: the general path says which
+        if found is None:
+            return None
+        outcomes, begins = found
+        rows = len(begins) * layout.rows
         inputs = {}
-        count = len(matrix)
-        for tensor, (start, end) in zip(first.layout.inputs, first.spans, strict=True):
-            buffer = self._buffers[tensor.index]
-            buffer.matrix(count, end - start)[:] = matrix[:, start:end]
-            name = self._signature.inputs[tensor.index].name
-            inputs[name] = buffer.array((rows, *tensor.row_shape))
-        return inputs
+        for tensor, (start, end) in zip(layout.inputs, layout.spans, strict=True):
+            name, dtype = self._specs[tensor.index]
+            contents = b"".join([message[at + start : at + end] for at in begins])
+            inputs[name] = np.ndarray((rows, *tensor.row_shape), dtype, contents)
+        return Batch(tuple(outcomes), rows, inputs, layout.outputs)
+
+
+def _requests(
+    message: bytes, names: bytes, layout: Layout, tail_bytes: int
+) -> tuple[list[Member], list[int]] | None:
+    """Return the members of a batch, and where the raw contents of each begin.
+
+    Hot: one function, and every way out but one is a request of another kind.
+
+    Args:
+        message: A BatchRequest.
+        names: The bytes before each request's id.
+        layout: Of each request.
+        tail_bytes: From the end of the id to the end of the request.
+
+    Raises:
+        IndexError: the message ends in the middle of a request.
+    """
+    header, prefixes, rows = layout.header, layout.prefixes, layout.rows
+    names_bytes, header_bytes = len(names), len(header)
+    starts_with = message.startswith
+    members: list[Member] = []
+    begins: list[int] = []
+    position, end = 0, len(message)
+    while position < end:
+        length = message[position + 1]
+        id_start = position + 2 + names_bytes
+        if length > _LAST_SHORT_LENGTH:
+            high = message[position + 2]
+            length += (high - 1) << 7
+            id_start += 1
+            if high > _LAST_SHORT_LENGTH:
+                return None
+        if message[position] != _REQUEST_TAG:
+            return None
+        position = id_start - names_bytes + length
+        id_end = position - tail_bytes
+        if (
+            position > end
+            or id_end < id_start
+            or not starts_with(names, id_start - names_bytes)
+            or not starts_with(header, id_end)
+        ):
+            return None
+        id_field = message[id_start:id_end]
+        # ASCII, so its length is one byte; other texts are checked to be UTF-8.
+        if id_field and (
+            id_field[0] != _ID_TAG
+            or id_field[1] != len(id_field) - 2
+            or not id_field.isascii()
+        ):
+            return None
+        begin = id_end + header_bytes
+        for offset, prefix in prefixes:
+            if not starts_with(prefix, begin + offset):
+                return None
+        members.append(Member(layout, id_field, len(members) * rows))
+        begins.append(begin)
+    return members, begins
