@@ -8,6 +8,7 @@ import numpy as np
 from protos import inference_pb2, worker_pb2
 from services.core.datatype import DataType
 from services.core.errors import BackendError
+from services.worker import wire
 from services.worker.backend import (
     BackendCall,
     BackendFailure,
@@ -153,7 +154,7 @@ def test_after_the_final_one_nothing_is_sent() -> None:
         model.deliver[0](0, answer(1), FINAL)
         model.deliver[0](0, answer(2), FINAL)
         assert streamed(stream) == (0, 0, True, [1])
-    assert stream.sent.empty()
+    assert list(stream.sent.queue) == [wire.FAREWELL]
 
 
 def test_what_fails_in_execution_is_told_with_its_end_and_only_if_open() -> None:
@@ -165,7 +166,7 @@ def test_what_fails_in_execution_is_told_with_its_end_and_only_if_open() -> None
         assert streamed(stream) == (0, 0, True, None)
         assert ended(stream) == ["", "broken"]
         model.deliver[0](1, answer(1), FINAL)
-    assert stream.sent.empty()
+    assert list(stream.sent.queue) == [wire.FAREWELL]
 
 
 def test_a_router_cancels_requests_by_batch_and_place() -> None:
