@@ -39,6 +39,7 @@ class WorkerReport(_message.Message):
     INSPECTED_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
+    READINESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___WorkerHello: ...
     @_builtins.property
@@ -53,6 +54,8 @@ class WorkerReport(_message.Message):
     def metrics(self) -> Global___ModelMetrics: ...
     @_builtins.property
     def process(self) -> Global___ProcessUse: ...
+    @_builtins.property
+    def readiness(self) -> Global___ReadinessChecked: ...
     def __init__(
         self,
         *,
@@ -63,12 +66,13 @@ class WorkerReport(_message.Message):
         inspected: Global___ModelInspected | None = ...,
         metrics: Global___ModelMetrics | None = ...,
         process: Global___ProcessUse | None = ...,
+        readiness: Global___ReadinessChecked | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "inspected", b"inspected", "load_failed", b"load_failed", "loaded", b"loaded", "metrics", b"metrics", "process", b"process", "report", b"report", "unloaded", b"unloaded"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "inspected", b"inspected", "load_failed", b"load_failed", "loaded", b"loaded", "metrics", b"metrics", "process", b"process", "readiness", b"readiness", "report", b"report", "unloaded", b"unloaded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "inspected", b"inspected", "load_failed", b"load_failed", "loaded", b"loaded", "metrics", b"metrics", "process", b"process", "report", b"report", "unloaded", b"unloaded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "inspected", b"inspected", "load_failed", b"load_failed", "loaded", b"loaded", "metrics", b"metrics", "process", b"process", "readiness", b"readiness", "report", b"report", "unloaded", b"unloaded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "loaded", "load_failed", "unloaded", "inspected", "metrics", "process"]  # noqa: Y015
+    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "loaded", "load_failed", "unloaded", "inspected", "metrics", "process", "readiness"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_report) -> _WhichOneofReturnType_report | None: ...
 
@@ -266,6 +270,30 @@ class ModelInspected(_message.Message):
 Global___ModelInspected: _TypeAlias = ModelInspected  # noqa: Y015
 
 @_typing.final
+class ReadinessChecked(_message.Message):
+    """The answer to CheckReadiness: whether all instances here would execute requests."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUESTION_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    question: _builtins.int
+    ready: _builtins.bool
+    def __init__(
+        self,
+        *,
+        question: _builtins.int = ...,
+        ready: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["question", b"question", "ready", b"ready"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadinessChecked: _TypeAlias = ReadinessChecked  # noqa: Y015
+
+@_typing.final
 class ModelMetrics(_message.Message):
     """Metrics that one instance of a model keeps, whole; at most five times a second. They
     take the place of what came before from this source. None: the source is gone.
@@ -436,6 +464,7 @@ class WorkerCommand(_message.Message):
     UNLOAD_FIELD_NUMBER: _builtins.int
     INSPECT_FIELD_NUMBER: _builtins.int
     LOG_SETTINGS_FIELD_NUMBER: _builtins.int
+    CHECK_READINESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def routers(self) -> Global___Routers: ...
     @_builtins.property
@@ -446,6 +475,8 @@ class WorkerCommand(_message.Message):
     def inspect(self) -> Global___InspectModel: ...
     @_builtins.property
     def log_settings(self) -> Global___LogSettings: ...
+    @_builtins.property
+    def check_readiness(self) -> Global___CheckReadiness: ...
     def __init__(
         self,
         *,
@@ -454,16 +485,41 @@ class WorkerCommand(_message.Message):
         unload: Global___UnloadModel | None = ...,
         inspect: Global___InspectModel | None = ...,
         log_settings: Global___LogSettings | None = ...,
+        check_readiness: Global___CheckReadiness | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "inspect", b"inspect", "load", b"load", "log_settings", b"log_settings", "routers", b"routers", "unload", b"unload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["check_readiness", b"check_readiness", "command", b"command", "inspect", b"inspect", "load", b"load", "log_settings", b"log_settings", "routers", b"routers", "unload", b"unload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "inspect", b"inspect", "load", b"load", "log_settings", b"log_settings", "routers", b"routers", "unload", b"unload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_readiness", b"check_readiness", "command", b"command", "inspect", b"inspect", "load", b"load", "log_settings", b"log_settings", "routers", b"routers", "unload", b"unload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["routers", "load", "unload", "inspect", "log_settings"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["routers", "load", "unload", "inspect", "log_settings", "check_readiness"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
 Global___WorkerCommand: _TypeAlias = WorkerCommand  # noqa: Y015
+
+@_typing.final
+class CheckReadiness(_message.Message):
+    """Ask a generation's instances whether they are ready: Python models may know."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUESTION_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    question: _builtins.int
+    generation: _builtins.int
+    def __init__(
+        self,
+        *,
+        question: _builtins.int = ...,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "question", b"question"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckReadiness: _TypeAlias = CheckReadiness  # noqa: Y015
 
 @_typing.final
 class Routers(_message.Message):
@@ -1138,6 +1194,58 @@ class VersionRoute(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VersionRoute: _TypeAlias = VersionRoute  # noqa: Y015
+
+@_typing.final
+class CheckReadinessRequest(_message.Message):
+    """-------------------------------------------------------------- readiness"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATIONS_FIELD_NUMBER: _builtins.int
+    SERVER_FIELD_NUMBER: _builtins.int
+    server: _builtins.bool
+    """The question is about the server: with --strict-readiness=false no model has
+    a say.
+    """
+    @_builtins.property
+    def generations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        generations: _abc.Iterable[_builtins.int] | None = ...,
+        server: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generations", b"generations", "server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckReadinessRequest: _TypeAlias = CheckReadinessRequest  # noqa: Y015
+
+@_typing.final
+class CheckReadinessResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NOT_READY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def not_ready(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those of which an instance says so. What control does not know is not among
+        them.
+        """
+
+    def __init__(
+        self,
+        *,
+        not_ready: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["not_ready", b"not_ready"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckReadinessResponse: _TypeAlias = CheckReadinessResponse  # noqa: Y015
 
 @_typing.final
 class ResetStatisticsRequest(_message.Message):

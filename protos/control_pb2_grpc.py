@@ -244,3 +244,78 @@ class StatisticsControl:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class ReadinessControlStub:
+    """For ModelReady and ServerReady, which routers answer.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.CheckReadiness = channel.unary_unary(
+                '/nereid.control.ReadinessControl/CheckReadiness',
+                request_serializer=protos_dot_control__pb2.CheckReadinessRequest.SerializeToString,
+                response_deserializer=protos_dot_control__pb2.CheckReadinessResponse.FromString,
+                _registered_method=True)
+
+
+class ReadinessControlServicer:
+    """For ModelReady and ServerReady, which routers answer.
+    """
+
+    def CheckReadiness(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ReadinessControlServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'CheckReadiness': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckReadiness,
+                    request_deserializer=protos_dot_control__pb2.CheckReadinessRequest.FromString,
+                    response_serializer=protos_dot_control__pb2.CheckReadinessResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'nereid.control.ReadinessControl', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('nereid.control.ReadinessControl', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class ReadinessControl:
+    """For ModelReady and ServerReady, which routers answer.
+    """
+
+    @staticmethod
+    def CheckReadiness(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nereid.control.ReadinessControl/CheckReadiness',
+            protos_dot_control__pb2.CheckReadinessRequest.SerializeToString,
+            protos_dot_control__pb2.CheckReadinessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

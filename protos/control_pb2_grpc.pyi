@@ -108,3 +108,31 @@ class StatisticsControlServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_control_pb2.ResetStatisticsResponse, _abc.Awaitable[_control_pb2.ResetStatisticsResponse]]: ...
 
 def add_StatisticsControlServicer_to_server(servicer: StatisticsControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class ReadinessControlStub:
+    """For ModelReady and ServerReady, which routers answer."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> ReadinessControlAsyncStub: ...
+    CheckReadiness: _grpc.UnaryUnaryMultiCallable[_control_pb2.CheckReadinessRequest, _control_pb2.CheckReadinessResponse]
+
+@_typing.type_check_only
+class ReadinessControlAsyncStub(ReadinessControlStub):
+    """For ModelReady and ServerReady, which routers answer."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    CheckReadiness: _aio.UnaryUnaryMultiCallable[_control_pb2.CheckReadinessRequest, _control_pb2.CheckReadinessResponse]  # type: ignore[assignment]
+
+class ReadinessControlServicer(metaclass=_abc_1.ABCMeta):
+    """For ModelReady and ServerReady, which routers answer."""
+
+    @_abc_1.abstractmethod
+    def CheckReadiness(
+        self,
+        request: _control_pb2.CheckReadinessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.CheckReadinessResponse, _abc.Awaitable[_control_pb2.CheckReadinessResponse]]: ...
+
+def add_ReadinessControlServicer_to_server(servicer: ReadinessControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

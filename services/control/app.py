@@ -24,6 +24,7 @@ from services.control.live_settings import LiveSettings, live_settings
 from services.control.management_servicer import ManagementServicer, UnservedMethods
 from services.control.metrics_servicer import MetricsServicer
 from services.control.placing import place_version
+from services.control.readiness_servicer import ReadinessServicer
 from services.control.reconciler import Reconciler
 from services.control.router_servicer import RouterServicer
 from services.control.settings_servicer import SettingsServicer
@@ -184,6 +185,9 @@ def server_of(
     control_pb2_grpc.add_RouterControlServicer_to_server(
         RouterServicer(supervisor, statistics, statistics.order, live),
         server,
+    )
+    control_pb2_grpc.add_ReadinessControlServicer_to_server(
+        ReadinessServicer(supervisor), server
     )
     counted = StatisticsServicer(supervisor, statistics, metrics)
     control_pb2_grpc.add_StatisticsControlServicer_to_server(counted, server)

@@ -39,8 +39,26 @@ class SetLogs:
     settings: LogSettings
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReadiness:
+    """Say whether all instances of a generation are ready.
+
+    Attributes:
+        number: Comes back with the answer.
+        generation: Which.
+    """
+
+    number: int
+    generation: int
+
+
 WorkerOrder: TypeAlias = (
-    LoadInstances | UnloadInstances | ServeRouters | InspectFile | SetLogs
+    LoadInstances
+    | UnloadInstances
+    | ServeRouters
+    | InspectFile
+    | SetLogs
+    | CheckReadiness
 )
 
 
@@ -100,3 +118,11 @@ class FileInspected:
     number: int
     found: bytes = b""
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadinessChecked:
+    """The answer to ``CheckReadiness``."""
+
+    number: int
+    is_ready: bool

@@ -93,6 +93,11 @@ class Reconciler:
         self._table = RouteTable(revision=first_number, ready=False)
 
     @property
+    def strict_readiness(self) -> bool:
+        """Whether the server is ready only if all that is desired is."""
+        return self._strict_readiness
+
+    @property
     def table(self) -> RouteTable:
         """The routes as last published."""
         return self._table

@@ -11,7 +11,11 @@ from typing import Final
 
 import structlog
 
-from services.control.commands import FileInspected, ServeRouters
+from services.control.commands import (
+    FileInspected,
+    ReadinessChecked,
+    ServeRouters,
+)
 from services.control.events import (
     Action,
     Event,
@@ -30,6 +34,7 @@ from services.control.events import (
 from services.control.inspections import Inspections, WorkerGoneError
 from services.control.load_durations import LoadDurations
 from services.control.model_registry import VersionKey, VersionSpec, Worker
+from services.control.readiness import ReadinessQuestions
 from services.control.reconciler import Reconciler
 from services.control.router_links import RouterLink, RouterLinks
 from services.control.snapshot import Snapshot, snapshot_of
@@ -93,6 +98,7 @@ class Supervisor:
         self._lives = WorkerLives()
         self._count: Callable[[str], None] = lambda _: None
         self._inspections = Inspections()
+        self._readiness = ReadinessQuestions()
         self._load_failures: dict[VersionKey, tuple[VersionSpec, str]] = {}
         self._changed = asyncio.Event()
 
@@ -198,6 +204,7 @@ class Supervisor:
         """
         predecessors = self._predecessors_of(worker)
         self._inspections.drop(worker.worker_id)
+        self._readiness.drop(worker.worker_id)
         timer = self._absent.pop(worker.worker_id, None)
         if timer is not None:
             timer.cancel()
@@ -230,6 +237,7 @@ class Supervisor:
             return False
         worker_id = link.worker.worker_id
         self._inspections.drop(worker_id)
+        self._readiness.drop(worker_id)
         if is_goodbye:
             self._lives.left(link.worker)
             self._lose_worker(worker_id)
@@ -245,6 +253,25 @@ class Supervisor:
     def take_inspection(self, answer: FileInspected) -> None:
         """Take in what a worker says of a model file."""
         self._inspections.take(answer)
+
+    def check_readiness(self, generation: int) -> "list[asyncio.Future[bool]]":
+        """Ask all workers that serve a generation, and return their answers.
+
+        None of a generation that nobody serves, or that is not known.
+        """
+        found = self.reconciler.registry.get(generation)
+        serving = found.loaded if found is not None else frozenset()
+        answers = []
+        for link in self._workers.links():
+            if link.worker.worker_id in serving:
+                order, answer = self._readiness.ask(link.worker.worker_id, generation)
+                link.orders.put_nowait(order)
+                answers.append(answer)
+        return answers
+
+    def take_readiness(self, answer: ReadinessChecked) -> None:
+        """Take in what a worker says of its instances."""
+        self._readiness.take(answer)
 
     def _predecessors_of(self, worker: Worker) -> frozenset[str]:
         """Return the absent workers whose place ``worker`` takes; wait no longer."""

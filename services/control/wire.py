@@ -8,9 +8,11 @@ from protos import control_pb2, traffic_pb2
 from protos.model_config_pb2 import ModelConfig
 from services.control.commands import (
     AcknowledgeStatistics,
+    CheckReadiness,
     CollectStatistics,
     FileInspected,
     InspectFile,
+    ReadinessChecked,
     RouterOrder,
     ServeRouters,
     SetLogs,
@@ -109,6 +111,11 @@ def report_from_proto(
             return None
 
 
+def readiness_from_proto(message: control_pb2.ReadinessChecked) -> ReadinessChecked:
+    """Return what a worker says of its instances."""
+    return ReadinessChecked(number=message.question, is_ready=message.ready)
+
+
 def model_metrics_from_proto(message: control_pb2.ModelMetrics) -> tuple[Family, ...]:
     """Return the families that one source of a worker shows."""
     return tuple(
@@ -157,6 +164,9 @@ def order_to_proto(order: WorkerOrder) -> control_pb2.WorkerCommand:
         case SetLogs(settings=settings):
             message = log_settings_proto.to_proto(settings)
             return control_pb2.WorkerCommand(log_settings=message)
+        case CheckReadiness(number=number, generation=generation):
+            check = control_pb2.CheckReadiness(question=number, generation=generation)
+            return control_pb2.WorkerCommand(check_readiness=check)
         case InspectFile():
             inspect = control_pb2.InspectModel(
                 inspection=order.number,

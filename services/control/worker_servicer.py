@@ -75,6 +75,10 @@ class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
         if kind == "process":
             link.use = wire.process_use_from_proto(report.process)
             return
+        if kind == "readiness":
+            answer = wire.readiness_from_proto(report.readiness)
+            self._supervisor.take_readiness(answer)
+            return
         event = wire.report_from_proto(link.worker, report)
         if isinstance(event, FileInspected):
             self._supervisor.take_inspection(event)

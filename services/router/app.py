@@ -44,6 +44,7 @@ from services.router.queue_limits import (
     backlog_hold_until,
     hold_until,
 )
+from services.router.readiness import Readiness
 from services.router.reflection import (
     REFLECTION_METHODS,
     reflection_calls,
@@ -62,6 +63,8 @@ _log = structlog.get_logger(__name__)
 _COLD_THREADS: Final = 8
 # A load takes as long as it takes; meanwhile metadata is to be had.
 _MANAGEMENT_THREADS: Final = 32
+# Models that are asked whether they are ready may take seconds, too.
+_ASKING_THREADS: Final = 8
 _EXIT_TIMEOUT_S: Final = 30
 _QUIET_POLL_NS: Final = 20_000_000
 _LAST_REPORT_NS: Final = 1_000_000_000
@@ -184,13 +187,17 @@ class RouterApp:
         )
         self._management = ThreadPoolExecutor(_MANAGEMENT_THREADS, "management")
         self._forwarder = ControlForwarder(settings.control)
-        self._servicer = InferenceServicer(self._inference)
+        self._asking = ThreadPoolExecutor(_ASKING_THREADS, "asking")
+        readiness = Readiness(self._inference, self._forwarder.readiness())
+        self._servicer = InferenceServicer(self._inference, readiness)
         self._health = Health(self._is_serving)
         self._doors = Doors(
             inference=self._inference,
             reactor=self._reactor,
             pool=self._pool,
             management=self._management,
+            asking=self._asking,
+            readiness=readiness,
             forwarder=self._forwarder,
             shared_memory=shared_memory,
             max_input_bytes=settings.http_max_input_size,
@@ -251,6 +258,7 @@ class RouterApp:
         self._reactor.run()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._management.shutdown(wait=False, cancel_futures=True)
+        self._asking.shutdown(wait=False, cancel_futures=True)
 
     def _server(
         self,

@@ -13,6 +13,7 @@ from services.router.header_forwarding import HeaderForwarding
 from services.router.health import CHECK_METHOD, WATCH_METHOD, Health
 from services.router.infer_call import INFER_METHOD, infer_calls
 from services.router.inference import Inference
+from services.router.readiness import Readiness
 from services.router.rest_generate_call import (
     GENERATE_METHOD,
     GENERATE_STREAM_METHOD,
@@ -27,6 +28,7 @@ from services.router.shared_memory_registry import SharedMemoryRegistry
 from services.router.shared_memory_servicer import SharedMemoryServicer
 from services.router.stream_infer import STREAM_INFER_METHOD, stream_infer_calls
 
+_ASKING_METHODS: Final = ("ModelReady", "ServerReady")
 HEALTH_CHECKS: Final = ("Check", "Watch")
 
 
@@ -39,6 +41,8 @@ class Doors:
         reactor: Runs the calls.
         pool: For what may block for a moment.
         management: For what may block for long.
+        asking: For who asks who is ready: models may take seconds to tell.
+        readiness: Knows who is ready.
         forwarder: Knows what control answers.
         shared_memory: The clients' regions.
         max_input_bytes: The largest REST body.
@@ -50,6 +54,8 @@ class Doors:
     reactor: Reactor
     pool: Executor
     management: Executor
+    asking: Executor
+    readiness: Readiness
     forwarder: ControlForwarder
     shared_memory: SharedMemoryRegistry
     max_input_bytes: int
@@ -74,9 +80,9 @@ class Doors:
         add(STREAM_INFER_METHOD, stream_infer_calls(self.inference, self.grpc_headers))
         memory = SharedMemoryServicer(self.shared_memory)
         for name, handle in {**servicer.methods(), **memory.methods()}.items():
-            add(name, cold_calls(handle, self.pool))
+            add(name, cold_calls(handle, self._pool_of(name)))
         for name, handle in self.forwarder.methods().items():
-            add(name, cold_calls(handle, self.management))
+            add(name, cold_calls(handle, self._pool_of(name)))
         add(CHECK_METHOD, health.check)
         add(WATCH_METHOD, health.watch)
 
@@ -101,17 +107,23 @@ class Doors:
         add(GENERATE_METHOD, GenerateDoor(*shared).accept)
         add(GENERATE_STREAM_METHOD, GenerateStreamDoor(*shared).accept)
         service = RestService(
-            self.inference, self.forwarder.methods(), self.shared_memory
+            self.inference,
+            self.readiness,
+            self.forwarder.methods(),
+            self.shared_memory,
         )
         for name, handle in service.methods().items():
             grpc_name = _grpc_name(name.rpartition("/")[2])
-            is_forwarded = grpc_name in FORWARDED_METHODS or TRAFFIC_METHOD.endswith(
-                "/" + grpc_name
-            )
-            add(
-                name,
-                rest_calls(handle, self.management if is_forwarded else self.pool),
-            )
+            add(name, rest_calls(handle, self._pool_of(grpc_name)))
+
+    def _pool_of(self, method: str) -> Executor:
+        """Return where a gRPC method runs, by how long it may take."""
+        name = method.rpartition("/")[2]
+        if name in _ASKING_METHODS:
+            return self.asking
+        if name in FORWARDED_METHODS or TRAFFIC_METHOD.endswith("/" + name):
+            return self.management
+        return self.pool
 
 
 def _grpc_name(rest_method: str) -> str:

@@ -16,6 +16,7 @@ from services.core.errors import (
     UnsupportedError,
 )
 from services.router.cold_call import ColdMethod
+from services.router.readiness import Ask, asker
 from services.router.servicer import SERVICE
 
 FORWARDED_METHODS: Final = (
@@ -67,6 +68,10 @@ class ControlForwarder:
             return answer
 
         return forward
+
+    def readiness(self) -> Ask:
+        """Return the way to ask which generations are not ready."""
+        return asker(self._channel)
 
     def close(self) -> None:
         """Hang up."""

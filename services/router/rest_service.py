@@ -17,6 +17,7 @@ from services.router.forward import TRAFFIC_METHOD
 from services.router.inference import Inference
 from services.router.model_metadata import model_metadata
 from services.router.pooled_call import PooledCall
+from services.router.readiness import Readiness
 from services.router.rest_http_body import RestCall
 from services.router.rest_response import HttpReply
 from services.router.rest_settings import RestSettings
@@ -45,12 +46,14 @@ class RestService:
     def __init__(
         self,
         inference: Inference,
+        readiness: Readiness,
         forwarded: Mapping[str, ColdMethod],
         shared_memory: SharedMemoryRegistry,
     ) -> None:
         """Answer for ``inference``; ``forwarded`` are control's methods by name."""
         self._shared_memory = RestSharedMemory(shared_memory)
         self._inference = inference
+        self._readiness = readiness
         self._forwarded = forwarded
         self._settings = RestSettings(inference, forwarded)
         self._traffic = RestTraffic(forwarded[TRAFFIC_METHOD])
@@ -91,7 +94,7 @@ class RestService:
     def server_ready(self, call: RestCall) -> HttpReply:
         """Answer 200 if inferences would be executed, else 400 and why not."""
         del call
-        if not self._inference.is_ready():
+        if not self._readiness.is_server_ready():
             raise InvalidRequestError("Server not ready")
         return rest_documents.EMPTY_TEXT
 
@@ -104,7 +107,7 @@ class RestService:
 
     def model_ready(self, call: RestCall) -> HttpReply:
         """Answer 200 if that model would execute an inference, else 400."""
-        if not self._inference.is_model_ready(call.model, call.version):
+        if not self._readiness.is_model_ready(call.model, call.version):
             raise InvalidRequestError(rest_documents.NOT_READY)
         return rest_documents.EMPTY_TEXT
 

@@ -1,6 +1,7 @@
 """The methods a router answers itself: decode, look up, encode.
 
-They read immutable snapshots, so they may run on any thread.
+They read immutable snapshots, so they may run on any thread; only who is ready may
+have to be asked.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from services.core.version import VERSION
 from services.router.cold_call import ColdMethod
 from services.router.inference import Inference
 from services.router.model_metadata import model_metadata
+from services.router.readiness import Readiness
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 SERVER_NAME: Final = "nereid"
@@ -44,9 +46,10 @@ def extensions(inference: Inference) -> tuple[str, ...]:
 class InferenceServicer:
     """Health, metadata and configuration of what is routed here."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: Inference, readiness: Readiness) -> None:
         """Answer for ``inference``."""
         self._inference = inference
+        self._readiness = readiness
 
     def methods(self) -> Mapping[str, ColdMethod]:
         """Return the methods by their full names."""
@@ -67,7 +70,7 @@ class InferenceServicer:
     def server_ready(self, message: bytes) -> bytes:
         """Answer whether inferences would be executed."""
         del message
-        ready = self._inference.is_ready()
+        ready = self._readiness.is_server_ready()
         return pb.ServerReadyResponse(ready=ready).SerializeToString()
 
     def model_ready(self, message: bytes) -> bytes:
@@ -79,7 +82,7 @@ class InferenceServicer:
             request = pb.ModelReadyRequest.FromString(message)
         except DecodeError as error:
             raise _unparsable() from error
-        ready = self._inference.is_model_ready(request.name, request.version)
+        ready = self._readiness.is_model_ready(request.name, request.version)
         return pb.ModelReadyResponse(ready=ready).SerializeToString()
 
     def server_metadata(self, message: bytes) -> bytes:

@@ -274,6 +274,18 @@ class DecoupledBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class SelfTelling(Protocol):
+    """One model instance that knows best whether it would execute a request."""
+
+    def is_ready(self) -> bool:
+        """Return whether it would; from any thread, also during an execution.
+
+        Takes some seconds at most.
+        """
+        ...
+
+
 AnyBackend: TypeAlias = Backend | RequestBackend | DecoupledBackend
 
 

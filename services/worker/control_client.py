@@ -108,6 +108,11 @@ class ControlReports:
         inspected = control_pb2.ModelInspected(inspection=inspection, error=message)
         self._report(control_pb2.WorkerReport(inspected=inspected))
 
+    def readiness(self, question: int, *, is_ready: bool) -> None:
+        """See Reports."""
+        answer = control_pb2.ReadinessChecked(question=question, ready=is_ready)
+        self._report(control_pb2.WorkerReport(readiness=answer))
+
     def metrics(self, shown: Shown) -> None:
         """Tell what a source of metrics shows; see ModelMetrics."""
         self._report(control_pb2.WorkerReport(metrics=metrics_to_proto(shown)))
@@ -223,6 +228,9 @@ class ControlClient:
                 self._loader.unload(command.unload.generation)
             case "inspect":
                 self._inspect(command.inspect)
+            case "check_readiness":
+                check = command.check_readiness
+                self._loader.check_readiness(check.question, check.generation)
             case "log_settings":
                 log_settings_proto.obey(command.log_settings)
             case other:

@@ -28,6 +28,7 @@ from services.worker.backend import (
     ModelSource,
     RequestBackend,
     Runtime,
+    SelfTelling,
 )
 from services.worker.backend_check import require_backends
 from services.worker.execution import Execution
@@ -38,6 +39,7 @@ from services.worker.model_metrics import ModelMetrics
 from services.worker.padded_backend import PaddedBackend, with_padding
 from services.worker.peers import Peers
 from services.worker.ragged_backend import with_ragged_batches
+from services.worker.readiness import ReadinessChecks
 from services.worker.request_execution import RequestExecution
 from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
 from services.worker.signature import Signature
@@ -88,6 +90,10 @@ class Reports(Protocol):
 
     def unloaded(self, generation: int) -> None:
         """Nothing of it is left."""
+        ...
+
+    def readiness(self, question: int, *, is_ready: bool) -> None:
+        """All instances of a generation would execute requests, or not."""
         ...
 
     def inspected(self, inspection: int, found: FoundModel | CompletedConfig) -> None:
@@ -143,6 +149,7 @@ class Loader:
         self._peers = Peers()
         self._metrics = metrics or ModelMetrics()
         self._seats = Seats()
+        self._readiness = ReadinessChecks()
         self._lock = threading.Lock()
         self._endpoints: tuple[str, ...] = ()
         # None while it is being loaded.
@@ -187,6 +194,23 @@ class Loader:
             self._seats.retire(loaded.seats)
         self._threads.submit(self._unload, generation)
 
+    def check_readiness(self, question: int, generation: int) -> None:
+        """Begin to ask the instances of a generation whether they are ready."""
+        with self._lock:
+            loaded = self._models.get(generation)
+        if loaded is None:
+            self._reports.readiness(question, is_ready=False)
+            return
+        instances = [
+            seat.backend
+            for seat in loaded.seats
+            if isinstance(seat.backend, SelfTelling)
+        ]
+        self._readiness.begin(
+            instances,
+            lambda is_ready: self._reports.readiness(question, is_ready=is_ready),
+        )
+
     def inspect(self, inspection: int, source: ModelSource) -> None:
         """Begin to read a model file."""
         self._threads.submit(self._inspect, inspection, source)
@@ -194,6 +218,7 @@ class Loader:
     def stop(self) -> None:
         """Unload everything; executions that have begun are answered."""
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self._readiness.stop()
         with self._lock:
             loaded = [model for model in self._models.values() if model]
             self._models.clear()

@@ -72,6 +72,11 @@ class TritonPythonModel:
         (self.folder / f"cancelled_{count}").touch()
         sender.send(flags=FINAL)
 
+    def die(self, sender, count, size):
+        for i in range(count):
+            sender.send(self.response(i, size))
+        raise ValueError("nobody hears this")
+
     def response(self, number, size):
         index = pb_utils.Tensor("INDEX", np.array([number], np.int32))
         data = pb_utils.Tensor("DATA", np.full(size, number % 256, np.uint8))
@@ -248,6 +253,16 @@ def test_a_model_may_go_on_after_an_error(stream: Stream) -> None:
     assert index(stream.next()[0]) == 0
     assert stream.next()[1].message() == "stumbled"
     assert [index(result) for result in stream.until_final()] == [1, None]
+
+
+def test_a_client_is_told_when_nobody_can_answer_any_more(stream: Stream) -> None:
+    stream.ask("die", 1)
+    assert index(stream.next()[0]) == 0
+    result, error = stream.next()
+    assert result is None
+    assert "let go of the request without sending a final response" in error.message()
+    stream.ask("count", 1)
+    assert [index(result) for result in stream.until_final()] == [0, None]
 
 
 def test_a_slow_reader_gets_everything_and_holds_up_nobody_else(stack: Stack) -> None:

@@ -26,7 +26,6 @@ class Kind(enum.IntEnum):
     COMPLETE_CONFIG = 2
     EXECUTE = 3
     FINALIZE = 4
-    IS_READY = 5
     DONE = 6
     # The same, and the memory of the inputs is still in use by the model.
     DONE_AND_KEPT = 7
@@ -37,9 +36,11 @@ class Kind(enum.IntEnum):
     CALL = 18
     CANCEL_CALL = 19
     METRICS = 20
+    READINESS = 21
     # Worker to model, at any time.
     CANCEL = 32
     ANSWER = 33
+    CHECK_READINESS = 34
 
 
 class Frame(NamedTuple):

@@ -22,6 +22,7 @@ from services.core.latency_buckets import bucket_of
 from services.core.model_config import MetricControl
 from services.core.statistics_fields import FailureReason, Phase, ResponsePhase
 from services.router.inference import Inference
+from services.router.readiness import Readiness
 from services.router.servicer import SERVICE, InferenceServicer
 from services.router.statistics import Increments, ModelStatistics, failure_reason
 from services.router.statistics_ledger import StatisticsLedger
@@ -244,7 +245,9 @@ def test_the_extensions_name_statistics_only_while_there_are_some(
     *, counts: bool
 ) -> None:
     inference = Inference(Reactor(), lambda: None, counts=counts)
-    named = InferenceServicer(inference).methods()[SERVICE + "ServerMetadata"](b"")
+    readiness = Readiness(inference, lambda _, __: frozenset())
+    servicer = InferenceServicer(inference, readiness)
+    named = servicer.methods()[SERVICE + "ServerMetadata"](b"")
     extensions = pb.ServerMetadataResponse.FromString(named).extensions
     assert ("statistics" in extensions) is counts
     assert "trace" in extensions

@@ -63,6 +63,9 @@ class RecordingReports:
     def unloaded(self, generation: int) -> None:
         self._heard.put(("unloaded", generation))
 
+    def readiness(self, question: int, *, is_ready: bool) -> None:
+        self._heard.put(("readiness", question, is_ready))
+
     def inspected(self, inspection: int, found: FoundModel | CompletedConfig) -> None:
         self._heard.put(("inspected", inspection, found))
 
@@ -340,6 +343,31 @@ def test_an_inspection_is_reported(stage: Stage) -> None:
     stage.runtime.error = BackendError("unreadable")
     stage.loader.inspect(6, source(Path("/nowhere")))
     assert stage.reports.next() == ("not inspected", 6, "Internal: unreadable")
+
+
+class ModestBackend(PuppetBackend):
+    """Says that it is not ready."""
+
+    def is_ready(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_ready"), [(PuppetBackend, True), (ModestBackend, False)]
+)
+def test_instances_that_may_know_it_are_asked_whether_they_are_ready(
+    stage: Stage, kind: type[PuppetBackend], *, is_ready: bool
+) -> None:
+    stage.runtime.kind = kind
+    stage.loader.load(stage.order(7, instances=2))
+    assert stage.reports.next() == ("loaded", 7)
+    stage.loader.check_readiness(3, 7)
+    assert stage.reports.next() == ("readiness", 3, is_ready)
+
+
+def test_what_is_not_loaded_is_not_ready(stage: Stage) -> None:
+    stage.loader.check_readiness(4, 99)
+    assert stage.reports.next() == ("readiness", 4, False)
 
 
 def test_internal_errors_are_called_so() -> None:

@@ -25,6 +25,7 @@ from services.worker.peers import Peers
 from services.worker.python_backend.frames import Frame, Kind
 from services.worker.python_backend.host.child import Child, ProcessGoneError
 from services.worker.python_backend.host.nested_calls import NestedCalls
+from services.worker.python_backend.host.readiness import TIMEOUT_S, Readiness
 from services.worker.python_backend.host.supervised_child import (
     StartChild,
     SupervisedChild,
@@ -81,6 +82,10 @@ class PythonModel:
         missing = BackendFailure(_INTERNAL, "the model did not answer")
         answers = self._conversation.execute(0, calls)
         return [missing if one is None else one for one in answers]
+
+    def is_ready(self) -> bool:
+        """Ask the model; see SelfTelling."""
+        return self._conversation.is_ready()
 
     def unload(self) -> None:
         """Finalize the model and end its process."""
@@ -148,6 +153,10 @@ class DecoupledPythonModel:
         self._close(batch, [call for call, one in enumerate(failures) if one])
         return failures
 
+    def is_ready(self) -> bool:
+        """Ask the model; see SelfTelling."""
+        return self._conversation.is_ready()
+
     def unload(self) -> None:
         """Finalize the model and end its process."""
         self._conversation.close()
@@ -198,6 +207,7 @@ class _Conversation:
         self._on_lost = on_lost
         self._is_fresh = True
         self._nested = NestedCalls(peers)
+        self._readiness = Readiness()
         self._families: Families = ()
         self._open_metrics = partial(metrics.open, lambda: self._families)
         self._metrics = self._open_metrics()
@@ -211,6 +221,22 @@ class _Conversation:
         """Finalize the model, end its process and forget its metrics."""
         self.child.close()
         self._metrics.close()
+
+    def is_ready(self) -> bool:
+        """Return whether the process lives and what the model says, if it does."""
+        try:
+            child = self.child.healthy(TIMEOUT_S)
+        except BackendError:
+            return False
+        if not self.child.tells_readiness:
+            return True
+
+        def send() -> None:
+            child.tell(Kind.CHECK_READINESS, b"")
+            if child.has_ended:  # and perhaps before there was a question to answer
+                self._readiness.answer(is_ready=False)
+
+        return self._readiness.ask(send)
 
     def execute(
         self, batch: int, calls: Sequence[BackendCall]
@@ -251,6 +277,7 @@ class _Conversation:
     def _lost(self) -> None:
         self._is_fresh = False
         self._nested.cancel_all()
+        self._readiness.answer(is_ready=False)
         # What the next process counts begins at zero, and is a source of its own.
         self._metrics.close()
         self._families = ()
@@ -271,6 +298,8 @@ class _Conversation:
             self._nested.cancel(frame)
         elif frame.kind == Kind.METRICS:
             self._show(families_from_json(frame.body))
+        elif frame.kind == Kind.READINESS:
+            self._readiness.answer(is_ready=bool(frame.body[0]))
 
     def _show(self, families: Families) -> None:
         """Have control told of the model's metrics."""

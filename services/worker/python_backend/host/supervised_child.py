@@ -48,6 +48,7 @@ class SupervisedChild:
         self._changed = threading.Condition()
         self._is_closed = False
         self._is_starting = True
+        self._tells_readiness = False
         self._child: Child | None = None
         self._install(self._initialized())
 
@@ -57,14 +58,21 @@ class SupervisedChild:
         child = self._child
         return 0 if child is None else child.pid
 
-    def healthy(self) -> Child:
+    @property
+    def tells_readiness(self) -> bool:
+        """Whether the model has an ``is_ready``."""
+        return self._tells_readiness
+
+    def healthy(self, timeout_s: float | None = None) -> Child:
         """Return the process, waiting for one that is being started.
 
         Raises:
-            BackendError: it does not start.
+            BackendError: it does not start, or not in time.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._child or not self._is_starting)
+            self._changed.wait_for(
+                lambda: self._child or not self._is_starting, timeout_s
+            )
             if self._child is None:
                 raise BackendError(self.unhealthy)
             return self._child
@@ -103,6 +111,7 @@ class SupervisedChild:
         if frame.kind == Kind.FAILED:
             child.kill()
             raise BackendError(frame.body.decode(errors="replace"))
+        self._tells_readiness = bool(frame.body)
         return child
 
     def _install(self, child: Child) -> None:

@@ -1,10 +1,12 @@
 """A model executes a batch: requests are made of memory, and answers of responses."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import queue
 import sys
+import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -12,15 +14,24 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from services.worker.python_backend import messages, shared_memory
 from services.worker.python_backend.frames import Frame, FrameSocket, Kind
 from services.worker.python_backend.model.coroutines import Coroutines
-from services.worker.python_backend.model.errors import TritonError, describe
+from services.worker.python_backend.model.errors import (
+    TritonError,
+    TritonModelException,
+    describe,
+)
 from services.worker.python_backend.model.outbox import Outbox
 from services.worker.python_backend.model.request import InferenceRequest
 from services.worker.python_backend.model.response import InferenceResponse
-from services.worker.python_backend.model.sender import InferenceResponseSender
+from services.worker.python_backend.model.sender import (
+    InferenceResponseSender,
+    ResponseStream,
+)
 from services.worker.python_backend.model.tensor import Tensor
 
 # Kept inputs of this size are worth a look whether only a cycle keeps them.
 _COLLECT_BYTES: Final = 1 << 20
+
+_ABANDONED: Final = "the model let go of the request without sending a final response"
 
 _Answer: TypeAlias = tuple[InferenceResponse | None, Sequence[str]]
 
@@ -65,7 +76,13 @@ class ModelExecution:
         self._unreferenced = 0
         self._has_failed = False
         # The requests that may still be answered: batch and index.
-        self._open: dict[tuple[int, int], InferenceResponseSender] = {}
+        self._open: dict[tuple[int, int], ResponseStream] = {}
+        # Those that nobody can answer any longer.
+        self._abandoned: queue.SimpleQueue[ResponseStream] = queue.SimpleQueue()
+        if is_decoupled:
+            threading.Thread(
+                target=self._give_up, name="abandoned requests", daemon=True
+            ).start()
 
     def run(self, frame: Frame) -> tuple[Kind, bytes, tuple[int, ...]]:
         """Answer EXECUTE: return kind, body and descriptors of the answer."""
@@ -82,32 +99,26 @@ class ModelExecution:
 
     def cancel(self, batch: int, index: int) -> None:
         """Note that nobody waits for the answer to a request; from any thread."""
-        sender = self._open.get((batch, index))
-        if sender is not None:
-            sender.cancel()
+        stream = self._open.get((batch, index))
+        if stream is not None:
+            stream.is_cancelled = True
 
     def _answers(self, body: bytes) -> list[_Answer]:
         """Return an answer for each request; None for those that stream."""
         batch, calls = messages.unpack_calls(body)
         outputs = self._names.outputs
         wanted = [[outputs[index] for index in call.outputs] for call in calls]
-        senders: list[_Sending] = []
-        requests = []
-        for index, call in enumerate(calls):
-            sending = _Sending(self, batch, index, wanted[index])
-            senders.append(sending)
-            requests.append(self._request(call, wanted[index], sending.sender))
+        senders = [
+            _Sending(self, batch, index, names) for index, names in enumerate(wanted)
+        ]
         try:
-            responses = self._execute(requests, senders)
+            responses = self._execute(calls, senders)
         except BaseException as error:  # noqa: BLE001 - SystemExit as well
             responses = self._failed(describe(error), senders)
         return list(zip(responses, wanted, strict=True))
 
     def _request(
-        self,
-        call: messages.CallMessage,
-        wanted: list[str],
-        sender: InferenceResponseSender,
+        self, call: messages.CallMessage, sending: "_Sending"
     ) -> InferenceRequest:
         memory = None if self._inputs is None else self._inputs.memory
         names = self._names.inputs
@@ -118,19 +129,21 @@ class ModelExecution:
                 Tensor.in_memory(names[index], datatype, shape, memory, offset)
                 for index, datatype, offset, _, shape in call.inputs
             ],
-            output_names=wanted,
-            sender=sender,
+            output_names=sending.wanted,
+            sender=InferenceResponseSender(sending.stream),
         )
 
     def _execute(
-        self, requests: list[InferenceRequest], senders: "Sequence[_Sending]"
+        self, calls: Sequence[messages.CallMessage], senders: "Sequence[_Sending]"
     ) -> list[InferenceResponse | None]:
-        responses = self._model.execute(requests)
+        # Nothing here refers to the requests, and thereby to their senders, but the
+        # model: what it lets go of cannot be answered any more.
+        responses = self._model.execute(list(map(self._request, calls, senders)))
         if asyncio.iscoroutine(responses):
             future = self._coroutines.start(responses)
             if self._is_decoupled:
                 future.add_done_callback(partial(self._coroutine_done, senders))
-                return [None] * len(requests)
+                return [None] * len(calls)
             responses = future.result()
         if self._is_decoupled:
             if responses is not None:
@@ -139,7 +152,7 @@ class ModelExecution:
                     " the execute function must return None."
                 )
                 return self._failed(text, senders)
-            return [None] * len(requests)
+            return [None] * len(calls)
         return self._checked(responses, senders)
 
     def _checked(
@@ -148,7 +161,7 @@ class ModelExecution:
         senders: "Sequence[_Sending]",
     ) -> list[InferenceResponse | None]:
         count = len(senders)
-        if responses is None and all(one.sender.is_taken for one in senders):
+        if responses is None and all(one.stream.is_taken for one in senders):
             responses = [None] * count
         if not isinstance(responses, (list, tuple)):
             text = (
@@ -173,9 +186,11 @@ class ModelExecution:
         response: Any,  # noqa: ANN401 - what a model returned
         sending: "_Sending",
     ) -> InferenceResponse:
-        if response is None and sending.sender.is_taken:
+        if response is None and sending.stream.is_taken:
             response = sending.only_response()
-        elif sending.sender.is_taken and not sending.sender.close():
+            if response is None and not sending.stream.is_closed:
+                return InferenceResponse(error=TritonError(_ABANDONED))
+        elif sending.stream.is_taken and not sending.stream.close():
             response = None
         if not isinstance(response, InferenceResponse):
             text = (
@@ -190,27 +205,39 @@ class ModelExecution:
     ) -> list[InferenceResponse | None]:
         """Fail all requests that have not been answered."""
         self._has_failed = True
+        for one in senders:
+            self._open.pop(one.key, None)
         message = (
             "Failed to process the request(s) for model"
             f" '{self._instance}', message: {text}"
         )
         error = InferenceResponse(error=TritonError(message))
         return [
-            error if one.sender.close() or not self._is_decoupled else None
+            error if one.stream.close() or not self._is_decoupled else None
             for one in senders
         ]
+
+    def _give_up(self) -> None:
+        """Fail what nobody can answer any longer, as long as the process lives."""
+        error = InferenceResponse(error=TritonError(_ABANDONED))
+        while True:
+            stream = self._abandoned.get()
+            # The model may have been quicker to say so, or the worker to leave.
+            with contextlib.suppress(TritonModelException, OSError):
+                stream.send(error, 1)
+            del stream
 
     def _coroutine_done(self, senders: "Sequence[_Sending]", future: Any) -> None:  # noqa: ANN401 - of a coroutine
         error = future.exception()
         if error is None:
             return
         for sending in senders:
-            if not sending.sender.is_closed:
+            if not sending.stream.is_closed:
                 text = (
                     "Failed to process the request(s) for model"
                     f" '{self._instance}', message: {describe(error)}"
                 )
-                sending.sender.send(InferenceResponse(error=TritonError(text)), 1)
+                sending.stream.send(InferenceResponse(error=TritonError(text)), 1)
 
     def _drop_kept_inputs(self) -> bool:
         """Return whether the model still refers to its inputs; then they are its own.
@@ -236,15 +263,15 @@ class _Sending:
         self, execution: ModelExecution, batch: int, index: int, wanted: list[str]
     ) -> None:
         self._execution = execution
-        self._key = (batch, index)
-        self._wanted = wanted
+        self.key = (batch, index)
+        self.wanted = wanted
         self._responses: list[InferenceResponse] = []
         self._finished: queue.SimpleQueue[None] = queue.SimpleQueue()
         if execution._is_decoupled:  # noqa: SLF001 - two halves of one thing
-            self.sender = InferenceResponseSender(self._stream)
-            execution._open[self._key] = self.sender  # noqa: SLF001
+            self.stream = ResponseStream(self._send, self._abandoned)
+            execution._open[self.key] = self.stream  # noqa: SLF001
         else:
-            self.sender = InferenceResponseSender(self._keep)
+            self.stream = ResponseStream(self._keep, partial(self._finished.put, None))
 
     def only_response(self) -> InferenceResponse | None:
         """Wait for what a model that is not decoupled sends."""
@@ -257,12 +284,15 @@ class _Sending:
         if is_final:
             self._finished.put(None)
 
-    def _stream(self, response: InferenceResponse | None, is_final: bool) -> None:  # noqa: FBT001 - a callback
+    def _abandoned(self) -> None:
+        self._execution._abandoned.put(self.stream)  # noqa: SLF001
+
+    def _send(self, response: InferenceResponse | None, is_final: bool) -> None:  # noqa: FBT001 - a callback
         execution = self._execution
         if is_final:
-            execution._open.pop(self._key, None)  # noqa: SLF001
+            execution._open.pop(self.key, None)  # noqa: SLF001
         body, descriptors = execution._streaming.pack(  # noqa: SLF001
-            [*self._key, is_final], [(response, self._wanted)], reuse=False
+            [*self.key, is_final], [(response, self.wanted)], reuse=False
         )
         try:
             execution._events.send(Kind.STREAMED, body, descriptors)  # noqa: SLF001

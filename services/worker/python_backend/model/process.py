@@ -1,5 +1,6 @@
 """A model's process: it obeys the worker until the worker hangs up."""
 
+import contextlib
 import json
 import os
 import socket
@@ -16,9 +17,12 @@ from services.worker.python_backend.model.execution import ModelExecution, Names
 from services.worker.python_backend.model.loading import completed_config, load_class
 from services.worker.python_backend.model.log import Logger
 from services.worker.python_backend.model.metrics import MetricsReporter, report_to
+from services.worker.python_backend.model.readiness import Readiness
 from services.worker.python_backend.model.request import set_caller
 
 _CANCELLATION = struct.Struct("<QI")
+# The answer to INITIALIZE of a model that has an is_ready.
+_TELLS_READINESS = b"\x01"
 
 
 def serve(work: int, events: int) -> None:
@@ -50,6 +54,7 @@ class ModelProcess:
         self._events = events
         self._model: Any = None
         self._execution: ModelExecution | None = None
+        self._readiness: Readiness | None = None
         self._others = OtherModels(events)
         self._metrics = MetricsReporter(partial(events.send, Kind.METRICS))
 
@@ -81,13 +86,11 @@ class ModelProcess:
             return self._execution.run(frame)
         if frame.kind == Kind.INITIALIZE:
             self._initialize(json.loads(frame.body))
-            return Kind.DONE, b"", ()
+            return Kind.DONE, _TELLS_READINESS if self._readiness else b"", ()
         if frame.kind == Kind.COMPLETE_CONFIG:
             order = json.loads(frame.body)
             config = completed_config(order["file"], order["config"])
             return Kind.DONE, config.encode(), ()
-        if frame.kind == Kind.IS_READY:
-            return Kind.DONE, b"1" if self._is_ready() else b"0", ()
         if frame.kind == Kind.FINALIZE:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
@@ -100,6 +103,8 @@ class ModelProcess:
         if hasattr(model, "initialize"):
             model.initialize(order["args"])
         self._model = model
+        if hasattr(model, "is_ready"):
+            self._readiness = Readiness(model, self._tell_readiness)
         self._execution = ModelExecution(
             model,
             instance=order["instance"],
@@ -107,11 +112,6 @@ class ModelProcess:
             is_decoupled=order["is_decoupled"],
             events=self._events,
         )
-
-    def _is_ready(self) -> bool:
-        if not hasattr(self._model, "is_ready"):
-            return self._model is not None
-        return bool(self._model.is_ready())
 
     def _listen(self) -> None:
         while True:
@@ -124,6 +124,12 @@ class ModelProcess:
                 self._others.answered(frame)
             elif frame.kind == Kind.CANCEL and self._execution is not None:
                 self._execution.cancel(*_CANCELLATION.unpack(frame.body))
+            elif frame.kind == Kind.CHECK_READINESS and self._readiness is not None:
+                self._readiness.check()
+
+    def _tell_readiness(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback
+        with contextlib.suppress(OSError):  # the worker has hung up
+            self._events.send(Kind.READINESS, bytes([is_ready]))
 
     def _log(self, level: int, message: str) -> None:
         self._events.send(Kind.LOG, bytes([level]) + message.encode(errors="replace"))

@@ -242,7 +242,7 @@ class InferenceRequest:
             raise TritonModelException(
                 "a request that the model made itself has no response sender"
             )
-        self._sender.is_taken = True
+        self._sender.take()
         return self._sender
 
     def set_release_flags(self, flags: int) -> None:

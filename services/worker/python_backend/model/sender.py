@@ -12,25 +12,37 @@ TRITONSERVER_RESPONSE_COMPLETE_FINAL: Final = 1
 Deliver: TypeAlias = Callable[[InferenceResponse | None, bool], None]
 
 
-class InferenceResponseSender:
-    """Sends the answers to one request, from any thread.
+class ResponseStream:
+    """The answers to one request, whoever sends them.
 
     Attributes:
-        is_taken: Whether the model has asked for it.
+        is_cancelled: Whether nobody waits for them any longer.
+        is_taken: Whether the model has asked for its sender.
         is_closed: Whether the final flag has been sent.
+        abandoned: Called, at any moment of any thread, when the model cannot send
+            any longer and has not sent the final flag; must not wait for a lock.
     """
 
-    __slots__ = ("_cancelled", "_deliver", "_lock", "is_closed", "is_taken")
+    __slots__ = (
+        "_deliver",
+        "_lock",
+        "abandoned",
+        "is_cancelled",
+        "is_closed",
+        "is_taken",
+    )
 
-    def __init__(self, deliver: Deliver) -> None:
+    def __init__(self, deliver: Deliver, abandoned: Callable[[], None]) -> None:
         """Prepare to answer.
 
         Args:
             deliver: Given an answer, if any, and whether it is the last.
+            abandoned: See above.
         """
         self._deliver = deliver
-        self._cancelled = False
         self._lock = threading.Lock()
+        self.abandoned = abandoned
+        self.is_cancelled = False
         self.is_taken = False
         self.is_closed = False
 
@@ -62,16 +74,45 @@ class InferenceResponseSender:
             self.is_closed = bool(flags)
             self._deliver(response, self.is_closed)
 
-    def is_cancelled(self) -> bool:
-        """Return whether nobody waits for the answer any longer."""
-        return self._cancelled
-
-    def cancel(self) -> None:
-        """Let the model know that nobody waits any longer."""
-        self._cancelled = True
-
     def close(self) -> bool:
         """Let nothing more be sent; return whether it was still open."""
         with self._lock:
             was_open, self.is_closed = not self.is_closed, True
             return was_open
+
+
+class InferenceResponseSender:
+    """Sends the answers to one request, from any thread.
+
+    Only the model holds it: when the last reference is gone before the final flag was
+    sent, as with a thread that has died, nobody can answer any more, and the client
+    is told so.
+    """
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: ResponseStream) -> None:
+        """Send through ``stream``."""
+        self._stream = stream
+
+    def __del__(self) -> None:
+        """Give up what has not been answered to the end."""
+        if not self._stream.is_closed:
+            self._stream.abandoned()
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send an answer, or only say that there will be no more.
+
+        Raises:
+            TritonModelException: the final flag was sent before, or the call says
+                nothing.
+        """
+        self._stream.send(response, flags)
+
+    def is_cancelled(self) -> bool:
+        """Return whether nobody waits for the answer any longer."""
+        return self._stream.is_cancelled
+
+    def take(self) -> None:
+        """Note that the model has asked for it."""
+        self._stream.is_taken = True

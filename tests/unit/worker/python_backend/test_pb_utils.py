@@ -17,7 +17,11 @@ from services.worker.python_backend import start
 from services.worker.python_backend.datatypes import BF16
 from services.worker.python_backend.model.dlpack import _BFLOAT, _tensor_in
 from services.worker.python_backend.model.metrics import MetricsReporter, report_to
-from services.worker.python_backend.model.sender import InferenceResponseSender
+from services.worker.python_backend.model.sender import (
+    Deliver,
+    InferenceResponseSender,
+    ResponseStream,
+)
 
 sys.path.insert(0, str(Path(start.__file__).with_name("site")))
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
@@ -219,9 +223,13 @@ def told_of(name: str, report: bytes) -> object:
     return found[0] if found else None
 
 
+def sender_to(deliver: Deliver) -> InferenceResponseSender:
+    return InferenceResponseSender(ResponseStream(deliver, lambda: None))
+
+
 def test_after_the_final_flag_nothing_can_be_sent() -> None:
     said: list[tuple[object, bool]] = []
-    sender = InferenceResponseSender(lambda *what: said.append(what))
+    sender = sender_to(lambda *what: said.append(what))
     response = pb_utils.InferenceResponse()
     sender.send(response)
     sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
@@ -232,7 +240,7 @@ def test_after_the_final_flag_nothing_can_be_sent() -> None:
 
 @pytest.mark.parametrize(("response", "flags"), [(None, 0), (None, 2), ("x", 1)])
 def test_a_sender_refuses_what_says_nothing(response: object, flags: int) -> None:
-    sender = InferenceResponseSender(lambda *_: None)
+    sender = sender_to(lambda *_: None)
     with pytest.raises(pb_utils.TritonModelException):
         sender.send(response, flags)  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ import signal
 import tempfile
 import venv
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -501,6 +502,67 @@ def test_what_a_decoupled_model_leaves_open_when_it_dies_fails(tmp_path: Path) -
         assert "is not healthy" in str(text)
 
 
+ABANDONED = "the model let go of the request without sending a final response"
+
+
+@pytest.mark.parametrize(
+    ("body", "answered"),
+    [("raise ValueError('in a thread')", []), ("sender.send(reply(1))", [[1]])],
+    ids=["its thread died", "it forgot the final flag"],
+)
+def test_a_client_learns_that_a_decoupled_model_will_not_answer(
+    tmp_path: Path, body: str, answered: list[list[int]]
+) -> None:
+    answers = Answers()
+    with loaded(source(tmp_path, DECOUPLED.format(body=body), decoupled=True)) as model:
+        assert isinstance(model, DecoupledPythonModel)
+        model.execute_decoupled([call(1)], answers.deliver, answers.cancel_with)
+        for values_ in answered:
+            assert answers.next() == (0, values_, False)
+        assert answers.next() == (0, ABANDONED, True)
+
+
+def test_a_decoupled_model_that_takes_no_sender_will_not_answer(tmp_path: Path) -> None:
+    code = """
+    class TritonPythonModel:
+        def execute(self, requests):
+            self.kept = requests[1]
+    """
+    answers = Answers()
+    with loaded(source(tmp_path, code, decoupled=True)) as model:
+        assert isinstance(model, DecoupledPythonModel)
+        two = [call(1), call(2)]
+        assert model.execute_decoupled(two, answers.deliver, answers.cancel_with) == [
+            None,
+            None,
+        ]
+        assert answers.next() == (0, ABANDONED, True)
+        # The second may still be answered, until the next batch takes its place.
+        model.execute_decoupled(two, answers.deliver, answers.cancel_with)
+        seen = {answers.next() for _ in range(2)}
+        assert seen == {(0, ABANDONED, True), (1, ABANDONED, True)}
+
+
+def test_a_sender_that_is_let_go_of_holds_up_no_model_that_is_not_decoupled(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import threading
+    import triton_python_backend_utils as pb_utils
+    class TritonPythonModel:
+        def execute(self, requests):
+            for r in requests:
+                sender = r.get_response_sender()
+                threading.Thread(target=self.die, args=(sender,)).start()
+
+        def die(self, sender):
+            raise ValueError("in a thread")
+    """
+    with running(tmp_path, code) as model:
+        (answer,) = model.execute_requests([call(1)])
+        assert failure(answer)[1] == ABANDONED
+
+
 def test_a_decoupled_model_that_raises_fails_what_is_open(tmp_path: Path) -> None:
     code = """
     import triton_python_backend_utils as pb_utils
@@ -518,3 +580,73 @@ def test_a_decoupled_model_that_raises_fails_what_is_open(tmp_path: Path) -> Non
         assert answers.next() == (0, None, True)
     assert first is None
     assert "ValueError: late" in failure(second)[1]
+
+
+READINESS = """
+import asyncio, os, threading, time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.go_on = threading.Event()
+
+    {head} is_ready(self):
+        {body}
+
+    def execute(self, requests):
+        self.go_on.set()
+        return [pb_utils.InferenceResponse([r.inputs()[0].renamed("OUT")])
+                for r in requests]
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "is_ready"),
+    [
+        ("def", "return True", True),
+        ("def", "return False", False),
+        ("def", "raise ValueError('not well')", False),
+        ("def", "return 1", False),
+        ("async def", "await asyncio.sleep(0); return True", True),
+        ("async def", "await asyncio.sleep(0); return False", False),
+        ("def", "os._exit(3)", False),
+    ],
+)
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_a_model_says_itself_whether_it_is_ready(
+    tmp_path: Path, head: str, body: str, is_ready: bool, decoupled: bool
+) -> None:
+    code = READINESS.format(head=head, body=body)
+    with loaded(source(tmp_path, code, decoupled=decoupled)) as model:
+        assert model.is_ready() is is_ready
+
+
+def test_a_model_without_an_opinion_is_ready_while_its_process_lives(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import os, pathlib
+    class TritonPythonModel:
+        def initialize(self, args):
+            again = pathlib.Path(args["model_repository"]) / "again"
+            if again.exists():
+                raise ValueError("not again")
+            again.touch()
+
+        def execute(self, requests):
+            os._exit(1)
+    """
+    with running(tmp_path, code) as model:
+        assert model.is_ready()
+        with pytest.raises(BackendError):
+            model.execute_requests([call(1)])
+        assert not model.is_ready()
+
+
+def test_a_model_is_asked_beside_its_executions(tmp_path: Path) -> None:
+    # Only an execution lets it answer.
+    code = READINESS.format(head="def", body="return self.go_on.wait(60)")
+    with running(tmp_path, code) as model, ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(model.is_ready) for _ in range(2)]
+        assert all_values(model.execute_requests([call(7)])) == [[7]]
+        assert [one.result(WAIT_S) for one in asked] == [True, True]
