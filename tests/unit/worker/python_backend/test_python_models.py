@@ -492,11 +492,17 @@ def test_a_decoupled_model_learns_that_nobody_waits(tmp_path: Path) -> None:
 
 def test_what_a_decoupled_model_leaves_open_when_it_dies_fails(tmp_path: Path) -> None:
     answers = Answers()
-    body = "sender.send(reply(1)); os._exit(1)"
+    # It dies when it is told to: not before its execution has ended.
+    body = (
+        "\n        sender.send(reply(1))"
+        "\n        while not request.is_cancelled(): threading.Event().wait(0.001)"
+        "\n        os._exit(1)"
+    )
     with loaded(source(tmp_path, DECOUPLED.format(body=body), decoupled=True)) as model:
         assert isinstance(model, DecoupledPythonModel)
         model.execute_decoupled([call(1)], answers.deliver, answers.cancel_with)
         assert answers.next() == (0, [1], False)
+        answers.cancel(0)
         place, text, is_final = answers.next()
         assert (place, is_final) == (0, True)
         assert "is not healthy" in str(text)
