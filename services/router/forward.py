@@ -16,7 +16,8 @@ from services.core.errors import (
     UnsupportedError,
 )
 from services.router.cold_call import ColdMethod
-from services.router.readiness import Ask, asker
+from services.router.readiness import Ask
+from services.router.readiness_question import asker
 from services.router.servicer import SERVICE
 
 FORWARDED_METHODS: Final = (

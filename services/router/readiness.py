@@ -10,22 +10,13 @@ Source: Triton's TRITONBACKEND_ModelInstanceReady and its Python backend.
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-import grpc
-import structlog
-
-from protos import control_pb2
 from services.core.errors import ServingError
 from services.core.model_config import ModelConfig
 from services.router.inference import Inference
 from services.router.route_table import Route
 
-# Longer than control waits for its workers.
-_TIMEOUT_S: Final = 10.0
-_METHOD: Final = "/nereid.control.ReadinessControl/CheckReadiness"
 # Backends whose instances have nothing to tell.
 _SILENT: Final = frozenset({"onnxruntime", "pytorch", "tensorrt"})
-
-_log = structlog.get_logger(__name__)
 
 Ask: TypeAlias = Callable[[Sequence[int], bool], frozenset[int]]
 
@@ -69,24 +60,3 @@ def tells(config: ModelConfig) -> bool:
 
 def _is_asked(route: Route) -> bool:
     return route.is_ready and tells(route.config)
-
-
-def asker(channel: grpc.Channel) -> Ask:
-    """Return the way to ask control."""
-    call = channel.unary_unary(
-        _METHOD,
-        control_pb2.CheckReadinessRequest.SerializeToString,
-        control_pb2.CheckReadinessResponse.FromString,
-    )
-
-    def ask(generations: Sequence[int], is_server: bool) -> frozenset[int]:  # noqa: FBT001 - a callback
-        request = control_pb2.CheckReadinessRequest(
-            generations=generations, server=is_server
-        )
-        try:
-            return frozenset(call(request, timeout=_TIMEOUT_S).not_ready)
-        except grpc.RpcError as error:
-            _log.debug("control was not asked who is ready", reason=str(error))
-            return frozenset()
-
-    return ask

@@ -10,7 +10,8 @@ import pytest
 from services.core.lifecycle import ModelState
 from services.core.model_config import Ensemble, EnsembleStep, ModelConfig
 from services.router.inference import Inference
-from services.router.readiness import Readiness, asker, tells
+from services.router.readiness import Readiness, tells
+from services.router.readiness_question import asker
 from services.router.route_table import RouteTable
 from tests.unit.router.routes import add_sub, route
 
