@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from services.core.errors import InternalError, ModelNotReadyError
-from services.stack import quickstart
+from services.stack import log_settings, quickstart
 from services.stack.child import Sink
 from services.stack.inference_client import repository_index, server_is_ready
 from services.stack.model_states import Verdict, judge
@@ -73,7 +73,7 @@ async def _serve(
     if settings.quickstart:
         await asyncio.to_thread(quickstart.show, settings)
     _say("Ctrl-C stops the stack")
-    await asyncio.Event().wait()
+    await log_settings.follow(places.control_target, settings.log)
 
 
 async def _until_models_are_up(settings: StackSettings, places: Places) -> None:

@@ -1,16 +1,19 @@
 """The logging extension through NVIDIA's clients, on both transports."""
 
+import contextlib
 import os
 import re
 import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from tests.chaos.load import wait_until
 from tests.support.stack import Stack, build_demo, running_stack
 
 pytestmark = pytest.mark.timeout(120)
@@ -87,9 +90,74 @@ def test_control_router_and_worker_write_in_the_new_format(tmp_path: Path) -> No
         # A worker that comes back gives all three something to say.
         os.kill(stack.process_of("worker"), signal.SIGKILL)
 
+        roles = ("control/", "router/", "worker/")
+
         def have_all_written() -> bool:
             lines = "".join(filter(ISO_LINE.match, stack.output.splitlines()))
-            return all(role in lines for role in ("control/", "router/", "worker/"))
+            return all(role in lines for role in roles)
 
         with stack._news:
             assert stack._news.wait_for(have_all_written, 30), stack.output
+
+
+def test_serve_itself_writes_as_clients_have_changed_it(tmp_path: Path) -> None:
+    build_demo(tmp_path / "models", "--only", "simple")
+    with running_stack(tmp_path / "models") as stack:
+        client = client_of(stack, HTTP)
+        client.update_log_settings({"log_format": "ISO8601"})
+        ended = "a process ended and is started again"
+
+        def has_written_so() -> bool:
+            # It looks once a second; until it has, its lines have the old form.
+            own = [line for line in stack.output.splitlines() if ended in line]
+            if any(map(ISO_LINE.match, own)):
+                return True
+            with contextlib.suppress(LookupError, ProcessLookupError):
+                os.kill(stack.process_of("worker"), signal.SIGKILL)
+            return False
+
+        wait_until(has_written_so, within_s=30)
+
+
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        out = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X")
+            pb_utils.Logger.log_verbose(f"saw {x.as_numpy()[0]}")
+            out.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x.as_numpy())]))
+        return out
+"""
+CONFIG = """
+backend: "python" max_batch_size: 0
+input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] } ]
+"""
+
+
+def test_a_python_models_log_follows_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "logs" / "1").mkdir(parents=True)
+    (tmp_path / "logs" / "1" / "model.py").write_text(MODEL)
+    (tmp_path / "logs" / "config.pbtxt").write_text(CONFIG)
+    with running_stack(tmp_path) as stack:
+        client = client_of(stack, GRPC)
+
+        def infer(value: int) -> None:
+            tensor = GRPC.InferInput("X", [1], "INT32")
+            tensor.set_data_from_numpy(np.array([value], np.int32))
+            client.infer("logs", [tensor])
+
+        infer(111)
+        client.update_log_settings({"log_verbose_level": 1})
+        # The worker is told after the client is answered: soon, not before.
+        numbers = iter(range(222, 322))
+
+        def is_verbose() -> bool:
+            infer(next(numbers))
+            return '"saw 2' in stack.output
+
+        wait_until(is_verbose, within_s=20)
+        assert "saw 111" not in stack.output
