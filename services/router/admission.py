@@ -115,7 +115,9 @@ def admit_in_full(
     is_step = route is not None
     route = route or table.find(request.model_name, request.model_version)
     _check_parameters(request)
-    body, contents = normal_sources(request, raws, body, registry, is_step=is_step)
+    body, contents, regions = normal_sources(
+        request, raws, body, registry, is_step=is_step
+    )
     config = route.config
     where = f"[request id: {request.id or '<id_unknown>'}] "
     _check_outputs(request, config)
@@ -131,6 +133,7 @@ def admit_in_full(
         else False,
         priority=_natural(request, "priority"),
         timeout_ns=_natural(request, "timeout") * 1000,
+        regions=regions,
     )
     return verdict, body
 

@@ -81,6 +81,7 @@ class Inference:
         "_retired",
         "_schedulers",
         "_shadows",
+        "_shared_memory",
         "_splits",
         "_takers",
         "_tracer",
@@ -118,7 +119,8 @@ class Inference:
         self._isolation = Isolation()
         self._reactor = reactor
         self.close_watch = CloseWatch(reactor)
-        self._admission = Admission(registry=shared_memory or SharedMemoryRegistry())
+        self._shared_memory = shared_memory or SharedMemoryRegistry()
+        self._admission = Admission(registry=self._shared_memory)
         self._splits = TrafficSplits(random.random)
         self._shadows = Shadows(self._admission, reactor, pool)
         self._schedulers: dict[int, RouteScheduler] = {}
@@ -175,6 +177,8 @@ class Inference:
         request.priority = verdict.priority
         request.timeout_ns = verdict.timeout_ns
         request.attempts = 0
+        if verdict.regions:
+            self._shared_memory.hold(verdict.regions, request)
         request.scheduler = scheduler = takers[verdict.route.generation]
         if verdict.wants_timing:
             scheduler.time(request)

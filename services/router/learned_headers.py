@@ -49,6 +49,7 @@ class Verdict:
         wants_timing: Whether the client asked for the times of its request.
         priority: What the client asked for; 0: nothing.
         timeout_ns: How long it wants to wait at most; 0: it did not say.
+        regions: Shared memory that it uses, by name; never learned.
     """
 
     route: Route
@@ -58,6 +59,7 @@ class Verdict:
     wants_timing: bool = False
     priority: int = 0
     timeout_ns: int = 0
+    regions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,17 @@
-"""The shared memory regions that clients have registered with this router. Pure.
+"""The shared memory regions that clients have registered with this router.
 
-Only names and places are kept. The worker maps a region while it executes a request
-that uses it, so a region may be unregistered at any time: requests that were
-admitted before still know where it is.
+Only names and places are kept: the worker maps a region while it executes a request
+that uses it. A region that is unregistered while requests use it stays until the last
+of them is answered; its client may see by that when the memory is its own again.
 
 Source: Triton's system shared memory extension; the messages are its own.
 """
 
+import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from services.core.errors import (
     AlreadyExistsError,
@@ -41,10 +43,19 @@ class RegisteredRegion:
     place: SharedMemoryRegion
 
 
-class SharedMemoryRegistry:
-    """Regions by name; safe to use from any thread, for one dict holds them all."""
+class RegionUser(Protocol):
+    """A request that uses regions."""
 
-    __slots__ = ("_is_allowed", "_regions", "_size_of")
+    @property
+    def open(self) -> bool:
+        """Whether its client still waits."""
+        ...
+
+
+class SharedMemoryRegistry:
+    """Regions by name; safe to use from any thread."""
+
+    __slots__ = ("_holds", "_is_allowed", "_leaving", "_lock", "_regions", "_size_of")
 
     def __init__(
         self,
@@ -61,7 +72,11 @@ class SharedMemoryRegistry:
         """
         self._is_allowed = is_allowed
         self._size_of = size_of
+        # Reentrant: a request may end, and let go, wherever objects are made.
+        self._lock = threading.RLock()
         self._regions: dict[str, RegisteredRegion] = {}
+        self._leaving: set[str] = set()
+        self._holds: dict[weakref.ref[RegionUser], tuple[str, ...]] = {}
 
     def check_allowed(self) -> None:
         """Refuse what the operator has not switched on.
@@ -85,6 +100,8 @@ class SharedMemoryRegistry:
         self.check_allowed()
         _check_key(name, place.key)
         taken = AlreadyExistsError(f"shared memory region '{name}' already in manager")
+        with self._lock:
+            self._forget_unused()
         if name in self._regions:
             raise taken
         size = self._size_of(place.key)
@@ -94,20 +111,47 @@ class SharedMemoryRegistry:
             message = f"failed to register shared memory region '{name}': invalid args"
             raise InvalidRequestError(message)
         region = RegisteredRegion(name=name, place=place)
-        if self._regions.setdefault(name, region) is not region:
-            raise taken
+        with self._lock:
+            if self._regions.setdefault(name, region) is not region:
+                raise taken
 
     def unregister(self, name: str) -> None:
         """Forget ``name``, if it is known; forget all if it is "".
+
+        One that requests use is forgotten when they have been answered.
 
         Raises:
             UnsupportedError: clients may not share memory.
         """
         self.check_allowed()
-        if name:
-            self._regions.pop(name, None)
-        else:
-            self._regions.clear()
+        with self._lock:
+            names = {name} if name else self._regions.keys()
+            self._leaving |= names & self._regions.keys()
+            self._forget_unused()
+
+    def hold(self, names: tuple[str, ...], user: RegionUser) -> None:
+        """Keep regions until ``user``, a request that uses them, is answered."""
+        with self._lock:
+            self._holds[weakref.ref(user, self._let_go)] = names
+
+    def _let_go(self, user: "weakref.ref[RegionUser]") -> None:
+        with self._lock:
+            del self._holds[user]
+            self._forget_unused()
+
+    def _forget_unused(self) -> None:
+        """Forget who is leaving and no longer used; with the lock.
+
+        A request is answered some milliseconds before nobody knows it any more, so
+        whoever looks for regions calls this first.
+        """
+        if not self._leaving:
+            return
+        users = ((user(), names) for user, names in self._holds.items())
+        used = {name for user, names in users if user and user.open for name in names}
+        for name in self._leaving - used:
+            del self._regions[name]
+        self._leaving &= used
 
     def status(self, name: str) -> tuple[RegisteredRegion, ...]:
         """Return the region ``name``; all, by name, if it is "".
@@ -115,8 +159,11 @@ class SharedMemoryRegistry:
         Raises:
             ModelNotFoundError: it is not registered.
         """
+        with self._lock:
+            self._forget_unused()
+            regions = tuple(self._regions.values())
         if not name:
-            return tuple(sorted(self._regions.values(), key=lambda one: one.name))
+            return tuple(sorted(regions, key=lambda one: one.name))
         region = self._regions.get(name)
         if region is None:
             message = f"Unable to find system shared memory region: '{name}'"
@@ -135,6 +182,9 @@ class SharedMemoryRegistry:
             ModelNotFoundError: the region is not registered.
             InvalidRequestError: the part lies outside of it.
         """
+        if self._leaving:
+            with self._lock:
+                self._forget_unused()
         region = self._regions.get(name)
         if region is None:
             message = f"Unable to find shared memory region: '{name}'"

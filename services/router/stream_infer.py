@@ -43,6 +43,7 @@ class StreamedRequest:
     """One request of a stream, waiting for its answer."""
 
     __slots__ = (
+        "__weakref__",
         "_stream",
         "attempts",
         "body",

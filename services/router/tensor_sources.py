@@ -36,10 +36,12 @@ class Sources(NamedTuple):
     Attributes:
         body: The serialized request.
         contents: Of each input.
+        regions: The clients' regions that its tensors lie in, by name.
     """
 
     body: bytes
     contents: list[Content]
+    regions: tuple[str, ...] = ()
 
 
 def normal_sources(
@@ -66,6 +68,7 @@ def normal_sources(
     """
     regions = [_region(each, registry, is_step=is_step) for each in request.inputs]
     is_normal = not any(regions)
+    names = {_name(t) for t, r in zip(request.inputs, regions, strict=True) if r}
     contents = _contents(request, raws, regions)
     if contents and not raws:
         is_normal = False
@@ -73,7 +76,9 @@ def normal_sources(
         if output.parameters:
             region = _region(output, registry, is_step=is_step)
             _check_classification(output, region)
-            is_normal = is_normal and region is None
+            if region is not None:
+                is_normal = False
+                names.add(_name(output))
             _write(output, region)
     if is_normal:
         return Sources(body, contents)
@@ -83,7 +88,8 @@ def normal_sources(
     request.raw_input_contents.extend(
         bytes(one) for one in contents if not isinstance(one, SharedMemoryRegion)
     )
-    return Sources(request.SerializeToString(), contents)
+    used = tuple(sorted(name for name in names if name))
+    return Sources(request.SerializeToString(), contents, used)
 
 
 def _contents(
@@ -128,6 +134,12 @@ def _contents(
         )
         raise InvalidRequestError(message)
     return contents
+
+
+def _name(tensor: InputTensor | OutputTensor) -> str:
+    """Return the region that a tensor names; "" for a step of an ensemble."""
+    parameters = tensor.parameters
+    return parameters[_REGION].string_param if _REGION in parameters else ""
 
 
 def _region(

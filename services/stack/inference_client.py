@@ -1,4 +1,4 @@
-"""What ``nereid serve`` asks control and the router: are the models up?"""
+"""What ``nereid serve`` asks control and the router."""
 
 from typing import Final
 
@@ -6,6 +6,7 @@ import grpc
 
 from protos import inference_pb2 as pb
 from protos.inference_pb2_grpc import GRPCInferenceServiceStub
+from services.core.logs import LogSettings
 from services.stack.model_states import ModelEntry
 
 TIMEOUT_S: Final = 2.0
@@ -41,3 +42,20 @@ def server_is_ready(target: str) -> bool:
         except grpc.RpcError:
             return False
     return bool(answer.ready)
+
+
+def log_settings(channel: grpc.Channel) -> LogSettings | None:
+    """Return what clients have made of the log; None if control does not answer."""
+    stub = GRPCInferenceServiceStub(channel)
+    try:
+        answer = stub.LogSettings(pb.LogSettingsRequest(), timeout=TIMEOUT_S)
+    except grpc.RpcError:
+        return None
+    settings = answer.settings
+    return LogSettings(
+        verbose=settings["log_verbose_level"].uint32_param,
+        info=settings["log_info"].bool_param,
+        warning=settings["log_warning"].bool_param,
+        error=settings["log_error"].bool_param,
+        iso8601=settings["log_format"].string_param == "ISO8601",
+    )

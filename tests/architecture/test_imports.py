@@ -81,7 +81,6 @@ PURE: Final = (
     "router/route_table.py",
     "router/same_answers.py",
     "router/sequencer.py",
-    "router/shared_memory_registry.py",
     "router/statistics.py",
     "router/trace_sampler.py",
     "router/traced_request.py",

@@ -5,6 +5,8 @@ import contextlib
 import http.client
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +16,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException, shared_memory
 
+from tests.chaos.load import wait_until
 from tests.support.stack import Stack, build_demo, running_stack
 
 pytestmark = pytest.mark.timeout(180)
@@ -46,6 +49,26 @@ class TritonPythonModel:
             for one in requests
         ]
 """
+HELD_CONFIG = """
+backend: "python" max_batch_size: 0
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1, 16 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1, 16 ] } ]
+"""
+# Executes for as long as its client wants.
+HELD_MODEL = """
+import json, pathlib, time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        (request,) = requests
+        folder = pathlib.Path(json.loads(request.parameters())["folder"])
+        (folder / "begun").touch()
+        while not (folder / "go on").exists():
+            time.sleep(0.005)
+        x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x)])]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +79,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     (folder / "echo" / "1").mkdir(parents=True)
     (folder / "echo" / "config.pbtxt").write_text(ECHO_CONFIG)
     (folder / "echo" / "1" / "model.py").write_text(ECHO_MODEL)
+    (folder / "held" / "1").mkdir(parents=True)
+    (folder / "held" / "config.pbtxt").write_text(HELD_CONFIG)
+    (folder / "held" / "1" / "model.py").write_text(HELD_MODEL)
     with running_stack(
         folder,
         "--allow-client-shm=true",
@@ -105,6 +131,36 @@ def test_tensors_travel_through_shared_memory(guarded: Stack, module: Any) -> No
         client.unregister_system_shared_memory(name)
         with pytest.raises(InferenceServerException, match="Unable to find shared"):
             client.infer("simple", tensors, outputs=[output])
+
+
+@pytest.mark.parametrize("module", [HTTP, GRPC])
+def test_a_region_in_use_is_unregistered_when_its_request_has_ended(
+    guarded: Stack,
+    module: Any,  # noqa: ANN401
+    tmp_path: Path,
+) -> None:
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    client, name = client_of(guarded, module), f"busy-{module.__name__}"
+    with shared(64) as (region, key), ThreadPoolExecutor(1) as calling:
+        shared_memory.set_shared_memory_region(region, [FIRST])
+        client.register_system_shared_memory(name, key, 64)
+        tensor = module.InferInput("IN", [1, 16], "INT32")
+        tensor.set_shared_memory(name, 64)
+        folder = {"folder": str(tmp_path)}
+        # Each thread needs a client of its own: they are not made to be shared.
+        other = client_of(guarded, module)
+        call = calling.submit(other.infer, "held", [tensor], parameters=folder)
+        wait_until(begun.exists, within_s=20)
+        client.unregister_system_shared_memory(name)
+        assert key in str(client.get_system_shared_memory_status())
+        with pytest.raises(InferenceServerException, match="already in manager"):
+            client.register_system_shared_memory(name, key, 64)
+        go_on.touch()
+        np.testing.assert_array_equal(call.result().as_numpy("OUT"), FIRST)
+        wait_until(
+            lambda: name not in str(client.get_system_shared_memory_status()),
+            within_s=10,
+        )
 
 
 def test_both_doors_share_their_regions(guarded: Stack) -> None:
@@ -210,5 +266,5 @@ def test_restricted_protocols_demand_their_header(guarded: Stack) -> None:
         expected = f"This protocol is restricted, expecting header '{key}'"
         assert caught.value.message() == expected
     index = client.get_model_repository_index(headers={key: "secret"})
-    assert {model.name for model in index.models} == {"simple", "echo"}
+    assert {model.name for model in index.models} == {"simple", "echo", "held"}
     assert client.get_model_metadata("simple").name == "simple"

@@ -46,7 +46,7 @@ class UnaryCall:
             else only after ``watch``.
     """
 
-    __slots__ = ("_call", "_is_watched", "metadata", "open")
+    __slots__ = ("__weakref__", "_call", "_is_watched", "metadata", "open")
 
     longest_details: ClassVar[int] = _LONGEST_DETAILS_BYTES
     watches_at_once: ClassVar[bool] = True

@@ -133,3 +133,67 @@ def test_nothing_is_shared_unless_the_operator_wants_it() -> None:
     with pytest.raises(UnsupportedError):
         regions.unregister("")
     assert regions.status("") == ()
+
+
+class Request:
+    """A request that uses regions."""
+
+    def __init__(self) -> None:
+        self.open = True
+
+
+def names(regions: SharedMemoryRegistry) -> list[str]:
+    return [region.name for region in regions.status("")]
+
+
+def test_a_region_in_use_is_unregistered_when_its_last_user_is_gone() -> None:
+    regions = registry()
+    for name in ("a", "b", "c"):
+        regions.register(name, place())
+    first, second = Request(), Request()
+    regions.hold(("a", "b"), first)
+    regions.hold(("a",), second)
+    regions.unregister("a")
+    regions.unregister("")
+    assert names(regions) == ["a", "b"]
+    del first
+    assert names(regions) == ["a"]
+    # Until then it is as it was: it can be used, and its name is taken.
+    assert regions.resolve("a", 0, 8) == place(byte_size=8)
+    with pytest.raises(AlreadyExistsError, match="'a' already in manager"):
+        regions.register("a", place())
+    del second
+    assert names(regions) == []
+    regions.register("a", place())
+    assert names(regions) == ["a"]
+
+
+@pytest.mark.parametrize("look", ["register", "status", "resolve"])
+def test_a_request_that_is_answered_holds_no_region_though_it_lives_on(
+    look: str,
+) -> None:
+    regions = registry()
+    regions.register("a", place())
+    request = Request()
+    regions.hold(("a",), request)
+    regions.unregister("a")
+    request.open = False
+    match look:
+        case "register":
+            regions.register("a", place())
+        case "status":
+            assert names(regions) == []
+        case _:
+            with pytest.raises(ModelNotFoundError):
+                regions.resolve("a", 0, 8)
+
+
+def test_a_region_that_nobody_unregisters_outlives_its_users() -> None:
+    regions = registry()
+    regions.register("a", place())
+    user = Request()
+    regions.hold(("a",), user)
+    del user
+    assert names(regions) == ["a"]
+    regions.unregister("a")
+    assert names(regions) == []
