@@ -3,13 +3,13 @@
 Source: names and units are Triton's; NVML tells milliwatts and millijoules.
 """
 
-import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import structlog
 
 from services.control.prometheus import Family, Labels, gauge
+from services.core.nvml import PACKAGE, NoNvmlError, open_nvml, text_of
 
 _log = structlog.get_logger(__name__)
 
@@ -50,7 +50,7 @@ _METRICS: Final[tuple[tuple[str, str, Callable[[Any, Any], float]], ...]] = (
 class Gpus:
     """All GPUs of the host; none where there is no NVML."""
 
-    def __init__(self, nvml_module: str = "pynvml") -> None:
+    def __init__(self, nvml_module: str = PACKAGE) -> None:
         """Open NVML if that is possible.
 
         Args:
@@ -59,14 +59,14 @@ class Gpus:
         self._nvml: Any = None
         self._gpus: dict[str, Any] = {}
         try:
-            nvml: Any = importlib.import_module(nvml_module)
-        except ImportError:
+            nvml = open_nvml(nvml_module)
+        except NoNvmlError as error:
+            _log.info("no metrics of GPUs", reason=str(error))
             return
         try:
-            nvml.nvmlInit()
             for index in range(nvml.nvmlDeviceGetCount()):
                 gpu = nvml.nvmlDeviceGetHandleByIndex(index)
-                self._gpus[_text(nvml.nvmlDeviceGetUUID(gpu))] = gpu
+                self._gpus[text_of(nvml.nvmlDeviceGetUUID(gpu))] = gpu
         except nvml.NVMLError as error:
             _log.info("no metrics of GPUs", reason=str(error))
             return
@@ -87,7 +87,3 @@ class Gpus:
             return read(self._nvml, gpu)
         except self._nvml.NVMLError:
             return None
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -59,6 +59,7 @@ def _serve(settings: StackSettings) -> int:
     Raises:
         ServingError: something is missing, or the start failed.
     """
+    found = devices.choose(settings.devices, os.environ)
     redis_url = os.environ.get("REDIS_URL", "")
     state = directories.state_directory(settings.state_directory, os.environ)
     environment = {
@@ -83,7 +84,7 @@ def _serve(settings: StackSettings) -> int:
         if needs_gateway(settings):
             config = gateway.write_config(settings, places)
             places = dataclasses.replace(places, envoy_config=config)
-        stages = plan(settings, places, devices.choose(settings.devices, os.environ))
+        stages = plan(settings, places, found)
         return asyncio.run(
             run_in_foreground(
                 settings, places, stages, environment=environment, sink=sink

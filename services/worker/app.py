@@ -20,14 +20,11 @@ import structlog
 
 from services.core import logs
 from services.core.errors import ConfigError
+from services.core.gpus import Gpu
 from services.core.memory_return import MemoryReturn
+from services.core.nvml import NoNvmlError, list_gpus
 from services.core.process_tuning import prepare_grpc, settle
-from services.worker.device import (
-    Device,
-    describe,
-    parse_device,
-    visible_devices,
-)
+from services.worker.device import Device, DeviceKind, choose, parse_device
 
 _EXIT_TIMEOUT_S: Final = 30.0
 # Loading is mostly reading files and optimising graphs: a few at once pay.
@@ -75,11 +72,11 @@ def main(argv: Sequence[str]) -> int:
     logs.configure(verbose=settings.log_verbose)
     try:
         device = parse_device(settings.device)
-        visible = visible_devices(device, os.environ)
+        chosen = choose(device, _gpus_for(device), os.environ)
     except ConfigError as error:
         print(f"nereid worker: {error}", file=sys.stderr)  # noqa: T201 - to the user
         return 2
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    os.environ["CUDA_VISIBLE_DEVICES"] = chosen.visible
     prepare_grpc()
     os.environ.setdefault("GRPC_POLL_STRATEGY", _POLL_STRATEGY)
     os.environ.setdefault(
@@ -90,7 +87,18 @@ def main(argv: Sequence[str]) -> int:
     stopping: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda caught, _frame: stopping.put(caught))
-    return _serve(settings, describe(device, visible), stopping)
+    return _serve(settings, chosen.device, stopping)
+
+
+def _gpus_for(device: Device) -> tuple[Gpu, ...]:
+    """Return the host's GPUs if one of them is to be served."""
+    if device.kind is DeviceKind.CPU:
+        return ()
+    try:
+        return list_gpus()
+    except NoNvmlError as error:
+        _log.warning("nothing is known of the GPU", reason=str(error))
+        return ()
 
 
 def _is_told(stopping: "queue.SimpleQueue[int]") -> bool:

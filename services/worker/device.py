@@ -1,18 +1,12 @@
 """The one device that a worker process serves."""
 
-import csv
 import enum
 import os
-import shutil
-import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from services.core.errors import ConfigError
-
-_MIB: Final = 1 << 20
-_QUERY_TIMEOUT_S: Final = 10
+from services.core.gpus import Gpu, visible_gpus
 
 
 class DeviceKind(enum.Enum):
@@ -28,9 +22,9 @@ class Device:
 
     Attributes:
         kind: Which of the two.
-        index: The GPU's index on its host, as ``--device`` names it; 0 for a
-            CPU. Inside the process the GPU is always number 0, for it is the
-            only one visible.
+        index: The GPU's number among those that may be seen, as ``--device``
+            names it; 0 for a CPU. Inside the process the GPU is always number
+            0, for it is the only one visible.
         uuid: NVML's UUID of the GPU; empty for a CPU or if it is not known.
         memory_bytes: In all; 0 if it is not known.
         compute_capability: Of a GPU, as in "9.0"; empty if it is not known.
@@ -63,18 +57,58 @@ def parse_device(text: str) -> Device:
     return Device(kind=DeviceKind.GPU, index=int(index or 0))
 
 
-def visible_devices(device: Device, environment: Mapping[str, str]) -> str:
-    """Return the CUDA_VISIBLE_DEVICES under which only ``device`` is seen.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenDevice:
+    """A device and the way to see no other.
 
-    A value that is already there, by a container or a scheduler, counts: the
-    device is the index-th of those it names.
+    Attributes:
+        device: With what this host tells about it.
+        visible: The CUDA_VISIBLE_DEVICES under which only it is seen.
+    """
+
+    device: Device
+    visible: str
+
+
+def choose(
+    device: Device, gpus: Sequence[Gpu], environment: Mapping[str, str]
+) -> ChosenDevice:
+    """Return what is known of ``device``, and how to be left alone with it.
+
+    A CUDA_VISIBLE_DEVICES that is already there, by a container or a scheduler,
+    counts: the device is the index-th of those it names. A GPU is named by its UUID,
+    for CUDA may number GPUs in another order than NVML does.
+
+    Args:
+        device: As parsed.
+        gpus: Of the host; () if nobody can tell.
+        environment: Of this process.
 
     Raises:
-        ConfigError: it names fewer.
+        ConfigError: there is no such GPU.
     """
     if device.kind is DeviceKind.CPU:
-        return ""
+        return ChosenDevice(device=replace(device, memory_bytes=_memory()), visible="")
     outer = environment.get("CUDA_VISIBLE_DEVICES")
+    if not gpus:
+        return ChosenDevice(device=device, visible=_unseen(device, outer))
+    visible = visible_gpus(gpus, outer)
+    if device.index >= len(visible):
+        shown = "" if outer is None else f" and CUDA_VISIBLE_DEVICES is '{outer}'"
+        message = f"no device {device.label}: this host has {len(gpus)} GPUs{shown}"
+        raise ConfigError(message)
+    gpu = visible[device.index]
+    known = replace(
+        device,
+        uuid=gpu.uuid,
+        memory_bytes=gpu.memory_bytes,
+        compute_capability=gpu.compute_capability,
+    )
+    return ChosenDevice(device=known, visible=gpu.uuid)
+
+
+def _unseen(device: Device, outer: str | None) -> str:
+    """Return how to see one GPU of which nothing is known but its number."""
     if outer is None:
         return str(device.index)
     names = [name.strip() for name in outer.split(",") if name.strip()]
@@ -87,49 +121,5 @@ def visible_devices(device: Device, environment: Mapping[str, str]) -> str:
     return names[device.index]
 
 
-def describe(device: Device, visible: str) -> Device:
-    """Return ``device`` with what this host tells about it.
-
-    Args:
-        device: As parsed.
-        visible: What ``visible_devices`` returned for it.
-    """
-    if device.kind is DeviceKind.CPU:
-        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return Device(kind=device.kind, memory_bytes=pages)
-    uuid, memory_bytes = _ask_nvidia_smi(visible)
-    return Device(
-        kind=device.kind, index=device.index, uuid=uuid, memory_bytes=memory_bytes
-    )
-
-
-def parse_nvidia_smi(text: str) -> tuple[str, int]:
-    """Read one line ``uuid, MiB``; ("", 0) if it is something else."""
-    for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        match row:
-            case [uuid, mebibytes] if mebibytes.isdecimal():
-                return uuid, int(mebibytes) * _MIB
-    return "", 0
-
-
-def _ask_nvidia_smi(visible: str) -> tuple[str, int]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return "", 0
-    query = [
-        program,
-        f"--id={visible}",
-        "--query-gpu=uuid,memory.total",
-        "--format=csv,noheader,nounits",
-    ]
-    try:
-        answer = subprocess.run(
-            query,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_QUERY_TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "", 0
-    return parse_nvidia_smi(answer.stdout)
+def _memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -5,13 +5,13 @@ told apart only by chance: the figures are for people and for placement, not for
 accounts.
 """
 
-import importlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from services.core.nvml import NoNvmlError, open_nvml
 from services.worker.device import Device, DeviceKind
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -71,11 +71,10 @@ def _gpu_bytes(device: Device, family: frozenset[int]) -> int:
     if device.kind is not DeviceKind.GPU or not device.uuid:
         return 0
     try:
-        pynvml = importlib.import_module("pynvml")
-    except ImportError:
+        pynvml = open_nvml()
+    except NoNvmlError:
         return 0
     try:
-        pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
         running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except pynvml.NVMLError:

@@ -16,6 +16,7 @@ PURE: Final = (
     "core/cache_config.py",
     "core/datatype.py",
     "core/errors.py",
+    "core/gpus.py",
     "core/header_pattern.py",
     "core/latency_buckets.py",
     "core/lifecycle.py",

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -139,14 +139,16 @@ def started_stack(
     *flags: str,
     ports: tuple[int, int, int] | None = None,
     environment: dict[str, str] | None = None,
+    devices: Sequence[str] = ("cpu",),
 ) -> Iterator[Stack]:
-    """Start a stack with a store of its own and a CPU worker; do not wait for it.
+    """Start a stack with a store of its own; do not wait for it.
 
     Args:
         model_repository: The folder that it serves.
         flags: More flags of ``nereid serve``.
         ports: REST, gRPC and metrics; by default three free ones.
         environment: Added to this process's own.
+        devices: That get a worker; (): those that the stack finds.
     """
     http, grpc, metrics = ports or free_ports()
     mark = uuid.uuid4().hex
@@ -157,7 +159,7 @@ def started_stack(
         command += [f"--metrics-port={metrics}", "--http-address=127.0.0.1"]
         command += ["--grpc-address=127.0.0.1", f"--state-dir={state}"]
         process = subprocess.Popen(
-            [*command, "--device=cpu", *flags],
+            [*command, *(f"--device={device}" for device in devices), *flags],
             cwd=ROOT,
             env={**inherited, **(environment or {}), MARK_VARIABLE: mark},
             stdin=subprocess.DEVNULL,

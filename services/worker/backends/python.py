@@ -116,7 +116,8 @@ def initialize_order(source: ModelSource, place: InstancePlace, file: str) -> by
             "model_config": source.config_json,
             "model_instance_kind": _kind(source, place),
             "model_instance_name": place.name,
-            "model_instance_device_id": str(source.device.index),
+            # Of the devices that its process sees: there is no other.
+            "model_instance_device_id": "0",
             "model_repository": str(Path(source.directory).parent),
             "model_version": str(source.version),
             "model_name": config.name,

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.core.errors import ConfigError
+from services.core.gpus import Gpu
 from services.stack.devices import devices_of
 from services.stack.file_features import features
 from services.stack.model_states import ModelEntry, judge
@@ -13,8 +15,6 @@ from services.stack.restart import (
     STEADY_NS,
     next_delay_ns,
 )
-
-TWO_GPUS = "GPU 0: H (UUID: GPU-aa11)\nGPU 1: H (UUID: GPU-ab22)\n"
 
 
 def test_the_first_restart_is_soon_and_the_next_ones_ever_later() -> None:
@@ -35,27 +35,38 @@ def test_a_process_that_ran_long_begins_anew(lived_ns: int, delay_ns: int) -> No
     assert next_delay_ns(LONGEST_DELAY_NS, lived_ns=lived_ns) == delay_ns
 
 
+A, B = Gpu(uuid="GPU-aa"), Gpu(uuid="GPU-bb")
+
+
 @pytest.mark.parametrize(
-    ("listing", "visible", "devices"),
-    [
-        ("", None, ["cpu"]),
-        ("", "0", ["cpu"]),
-        ("No devices found.\n", None, ["cpu"]),
-        (TWO_GPUS, None, ["cuda:0", "cuda:1", "cpu"]),
-        (TWO_GPUS, "", ["cpu"]),
-        (TWO_GPUS, "-1", ["cpu"]),
-        (TWO_GPUS, "1", ["cuda:1", "cpu"]),
-        (TWO_GPUS, "1, 0", ["cuda:1", "cuda:0", "cpu"]),
-        (TWO_GPUS, "0,2,1", ["cuda:0", "cpu"]),
-        (TWO_GPUS, "1,1", ["cuda:1", "cpu"]),
-        (TWO_GPUS, "GPU-ab", ["cuda:1", "cpu"]),
-        (TWO_GPUS, "GPU-a", ["cpu"]),
-    ],
+    ("visible", "devices"),
+    [([], ["cpu"]), ([B], ["cuda:0", "cpu"]), ([A, B], ["cuda:0", "cuda:1", "cpu"])],
 )
 def test_every_visible_gpu_gets_a_worker_and_so_does_the_cpu(
-    listing: str, visible: str | None, devices: list[str]
+    visible: list[Gpu], devices: list[str]
 ) -> None:
-    assert list(devices_of(listing, visible)) == devices
+    assert list(devices_of((), [A, B], visible, "")) == devices
+
+
+def test_the_devices_asked_for_are_the_only_ones() -> None:
+    assert devices_of(("cuda:1", "cuda:0"), [A, B], [A, B], "") == ("cuda:1", "cuda:0")
+    assert devices_of(("cpu",), [], [], "no driver") == ("cpu",)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "reason", "text"),
+    [
+        ([A, B], [A, B], "", "--device cuda:2: there are cuda:0, cuda:1, cpu"),
+        ([A, B], [A], "", r"there are cuda:0, cpu \(CUDA_VISIBLE_DEVICES hides 1 GPUs"),
+        ([], [], "", "--device cuda:2: there is no GPU$"),
+        ([], [], "no driver", r"there is no GPU \(NVML: no driver\)"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_refused_with_what_is(
+    gpus: list[Gpu], visible: list[Gpu], reason: str, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        devices_of(("cpu", "cuda:2"), gpus, visible, reason)
 
 
 def test_models_are_sorted_by_what_can_still_come_of_them() -> None:

@@ -17,13 +17,16 @@ import pytest
 from services.core import byte_tensor
 from services.core.datatype import DataType
 from services.core.errors import BackendError, ConfigError
+from services.core.model_config import ModelConfig
 from services.worker.backend import (
     BackendAnswer,
     BackendFailure,
     BackendReply,
+    InstancePlace,
     ModelSource,
 )
-from services.worker.backends.python import PythonRuntime
+from services.worker.backends.python import PythonRuntime, initialize_order
+from services.worker.device import Device, DeviceKind
 from services.worker.python_backend.host.python_model import DecoupledPythonModel
 from services.worker.request_details import RequestDetails
 from tests.unit.worker.python_backend.python_models import (
@@ -142,6 +145,17 @@ def test_initialize_is_given_strings(tmp_path: Path) -> None:
         f"model_repository={folder}",
         "model_version=1",
     ]
+
+
+def test_the_only_gpu_that_a_model_sees_is_its_number_0() -> None:
+    gpu = Device(kind=DeviceKind.GPU, index=3, uuid="GPU-3")
+    source = ModelSource(
+        config=ModelConfig(name="m"), version=1, directory="/r/m/1", device=gpu
+    )
+    place = InstancePlace(name="m_0_0", group=0)
+    order = json.loads(initialize_order(source, place, "model.py"))
+    assert order["args"]["model_instance_kind"] == "GPU"
+    assert order["args"]["model_instance_device_id"] == "0"
 
 
 def test_an_error_fails_only_its_own_request(tmp_path: Path) -> None:
