@@ -201,6 +201,8 @@ class ModelConfig:
         response_cache_enabled: Answers may be remembered.
         metric_controls: How metrics are measured.
         padding: Declared in ``parameters``: how lengths are made equal; None: not.
+        execution_timeout_ns: Declared in ``parameters``: how long one execution may
+            take before it counts as hung; 0: for ever.
     """
 
     name: str
@@ -229,6 +231,7 @@ class ModelConfig:
     response_cache_enabled: bool = False
     metric_controls: tuple[MetricControl, ...] = ()
     padding: Padding | None = None
+    execution_timeout_ns: int = 0
 
     @property
     def client_inputs(self) -> tuple[ModelInput, ...]:

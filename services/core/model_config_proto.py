@@ -32,6 +32,10 @@ from services.core.model_config import (
     WarmupData,
     WarmupInput,
 )
+from services.core.model_config_execution import (
+    EXECUTION_TIMEOUT_PARAMETER,
+    execution_timeout_from_parameters,
+)
 from services.core.model_config_optimization_proto import optimization_from_proto
 from services.core.model_config_padding import (
     PADDING_PARAMETER,
@@ -83,6 +87,8 @@ def from_proto(message: pb.ModelConfig) -> ModelConfig:
         padding = padding_from_parameters(
             parameters, inputs, outputs, message.max_batch_size
         )
+    with at("parameters", EXECUTION_TIMEOUT_PARAMETER):
+        execution_timeout_ns = execution_timeout_from_parameters(parameters)
     return ModelConfig(
         name=message.name,
         platform=message.platform,
@@ -110,6 +116,7 @@ def from_proto(message: pb.ModelConfig) -> ModelConfig:
         response_cache_enabled=message.response_cache.enable,
         metric_controls=_metric_controls(message.model_metrics),
         padding=padding,
+        execution_timeout_ns=execution_timeout_ns,
     )
 
 

@@ -42,6 +42,9 @@ _BACKUP_POLL_MS: Final = 500
 
 _MEMORY_LOOK_S: Final = 2.0
 
+# Told in place of a signal: an execution hangs that nothing but our end ends.
+_HUNG: Final = 0
+
 _log = structlog.get_logger(__name__)
 
 
@@ -101,13 +104,12 @@ def _gpus_for(device: Device) -> tuple[Gpu, ...]:
         return ()
 
 
-def _is_told(stopping: "queue.SimpleQueue[int]") -> bool:
-    """Wait for a signal, until memory is to be looked at."""
+def _told(stopping: "queue.SimpleQueue[int]") -> int | None:
+    """Wait for the signal to stop; None when memory is to be looked at."""
     try:
-        stopping.get(timeout=_MEMORY_LOOK_S)
+        return stopping.get(timeout=_MEMORY_LOOK_S)
     except queue.Empty:
-        return False
-    return True
+        return None
 
 
 def _serve(
@@ -123,15 +125,21 @@ def _serve(
         settings.control,
         worker_id,
         device,
+        give_up=lambda: stopping.put(_HUNG),
         loading_threads=max(settings.model_load_thread_count, 1),
     )
     worker.start()
     settle()
     _log.info("worker is up", worker=worker_id, device=device.label)
     memory = MemoryReturn()
-    while not _is_told(stopping):
+    while (told := _told(stopping)) is None:
         memory.tick(time.monotonic_ns())
         worker.tick()
+    if told == _HUNG:
+        # At once, as in a crash: routers and control know what to do, and whoever
+        # waited here for others would have them all wait for a new worker.
+        _log.error("worker ends for an execution that hangs", worker=worker_id)
+        os._exit(1)
     _log.info("worker is stopping", worker=worker_id)
     drain = threading.Thread(target=worker.stop, daemon=True)
     drain.start()

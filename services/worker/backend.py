@@ -286,6 +286,18 @@ class SelfTelling(Protocol):
         ...
 
 
+@runtime_checkable
+class AbandonableBackend(Protocol):
+    """One whose executions can be ended from outside."""
+
+    def abandon(self) -> None:
+        """Have the execution that is running, if any, raise HungError soon.
+
+        From any thread; what takes the place of what hung executes the next batch.
+        """
+        ...
+
+
 AnyBackend: TypeAlias = Backend | RequestBackend | DecoupledBackend
 
 

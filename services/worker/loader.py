@@ -20,6 +20,7 @@ from services.core.errors import (
 )
 from services.core.model_config import ModelConfig
 from services.worker.backend import (
+    AbandonableBackend,
     AnyBackend,
     CompletedConfig,
     DecoupledBackend,
@@ -45,6 +46,7 @@ from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
 from services.worker.signature import Signature
 from services.worker.streamed_execution import StreamedExecution
 from services.worker.warmup import warm_up
+from services.worker.watchdog import Watchdog
 
 # Unloading is mostly waiting for models that finalize.
 _UNLOADING_THREADS: Final = 16
@@ -131,6 +133,7 @@ class Loader:
         *,
         threads: int = 4,
         metrics: ModelMetrics | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """Begin with nothing loaded.
 
@@ -141,6 +144,7 @@ class Loader:
             reports: Is told the outcomes.
             threads: How many models are loaded at once.
             metrics: Where models show what they count themselves.
+            watchdog: Ends executions that do not return; None: nobody does.
         """
         self._find_runtime = find_runtime
         self._dial = dial
@@ -148,6 +152,7 @@ class Loader:
         self._reports = reports
         self._peers = Peers()
         self._metrics = metrics or ModelMetrics()
+        self._watchdog = watchdog
         self._seats = Seats()
         self._readiness = ReadinessChecks()
         self._lock = threading.Lock()
@@ -308,9 +313,13 @@ class Loader:
             require_backends(source.config.name, backends, len(places))
             signature = Signature.from_config(source.config, source.version, labels)
             fronts = [_front(source.config, signature, each) for each in backends]
-            runs = [exclusive(_run(signature, each, self._clock)) for each in fronts]
+            bare = [_run(signature, each, self._clock) for each in fronts]
             names = [place.name for place in places]
-            warm_up(source, list(zip(names, runs, strict=True)))
+            warm_up(source, list(zip(names, bare, strict=True)))
+            runs = [
+                exclusive(self._watched(source.config, name, front, run))
+                for name, front, run in zip(names, fronts, bare, strict=True)
+            ]
         except Exception:
             for backend in backends:
                 _unload(backend)
@@ -322,6 +331,22 @@ class Loader:
             Seat(backend=front, run=run, key=key)
             for (_, key), front, run in zip(missing, fronts, runs, strict=True)
         )
+
+    def _watched(
+        self,
+        config: ModelConfig,
+        name: str,
+        backend: AnyBackend,
+        run: Run | StreamedRun,
+    ) -> Run | StreamedRun:
+        """Return ``run``, watched if the model says how long it may take."""
+        bound_ns = config.execution_timeout_ns
+        if not bound_ns or self._watchdog is None:
+            return run
+        end = None
+        if isinstance(backend, AbandonableBackend):
+            end = backend.abandon
+        return self._watchdog.watch(run, name, bound_ns, end)
 
     def _unload(self, generation: int) -> None:
         with self._lock:

@@ -18,6 +18,7 @@ from services.worker.reply_encoder import Part, encode_error
 from services.worker.request_codec import AnswerEncoder, RequestDecoder, timing
 from services.worker.request_reader import Request
 from services.worker.signature import Signature
+from services.worker.watchdog import HungError
 
 _INTERNAL: Final = 13  # google.rpc.Code
 
@@ -47,6 +48,7 @@ class RequestExecution:
 
         Raises:
             WireFormatError: the message is no BatchRequest.
+            HungError: the execution was ended; nobody is answered.
         """
         started_ns = self._now_ns()
         requests = self._decoder.decode(message)
@@ -70,6 +72,8 @@ class RequestExecution:
     def _execute(self, calls: list[BackendCall]) -> Sequence[BackendAnswer]:
         try:
             answers = self._backend.execute_requests(calls)
+        except HungError:
+            raise
         except Exception as error:  # noqa: BLE001 - the boundary: it becomes a reply
             return [failure_of(error, self._signature)] * len(calls)
         if len(answers) != len(calls):

@@ -22,6 +22,7 @@ from services.worker.request_codec import (
 from services.worker.request_execution import failure_of
 from services.worker.request_reader import Request
 from services.worker.signature import Signature
+from services.worker.watchdog import HungError
 
 
 class StreamedExecution:
@@ -46,6 +47,7 @@ class StreamedExecution:
 
         Raises:
             WireFormatError: the message is no BatchRequest.
+            HungError: the execution was ended.
         """
         started_ns = self._now_ns()
         requests = self._decoder.decode(message)
@@ -80,6 +82,8 @@ class StreamedExecution:
             return self._backend.execute_decoupled(
                 calls, batch.deliver, batch.cancel_with
             )
+        except HungError:
+            raise
         except Exception as error:  # noqa: BLE001 - the boundary: it becomes a reply
             return [failure_of(error, self._signature)] * len(calls)
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 from typing import Final
 
 from protos import control_pb2, worker_pb2
@@ -13,6 +14,7 @@ from services.worker.control_client import ControlClient, ControlReports
 from services.worker.device import Device, DeviceKind
 from services.worker.loader import Loader, LoadOrder
 from services.worker.model_metrics import ModelMetrics
+from services.worker.watchdog import Watchdog
 
 _SERVE_METHOD: Final = "/nereid.worker.WorkerDispatch/Serve"
 _HELLO_KEY: Final = "nereid-instance-bin"
@@ -22,7 +24,13 @@ class Worker:
     """Serves one device until it is stopped."""
 
     def __init__(
-        self, control: str, worker_id: str, device: Device, *, loading_threads: int = 4
+        self,
+        control: str,
+        worker_id: str,
+        device: Device,
+        *,
+        give_up: Callable[[], None],
+        loading_threads: int = 4,
     ) -> None:
         """Wire the parts together.
 
@@ -30,12 +38,15 @@ class Worker:
             control: Control's gRPC address.
             worker_id: By which control and routers know this worker.
             device: What it serves; no other is visible to this process.
+            give_up: Called when an execution hangs that only the end of this
+                process can end.
             loading_threads: How many models are loaded at once.
         """
         self._worker_id = worker_id
         self._device = device
         self._reports = reports = ControlReports()
         self._metrics = ModelMetrics()
+        self._watchdog = Watchdog(MonotonicClock(), give_up)
         self._loader = Loader(
             lambda source: backends.find_runtime(source.config),
             self._dial,
@@ -43,6 +54,7 @@ class Worker:
             reports,
             threads=loading_threads,
             metrics=self._metrics,
+            watchdog=self._watchdog,
         )
         self._control = ControlClient(
             control,
@@ -67,6 +79,7 @@ class Worker:
         self._metrics.tell(self._reports.metrics)
         self._control.stop()
         self._loader.stop()
+        self._watchdog.stop()
         self._metrics.stop()
 
     def _dial(

@@ -126,7 +126,7 @@ class House:
             server.start()
         self.model_directory = directory / "1"
         write_add_sub(self.model_directory)
-        self.worker = Worker(self.control_target, "w", DEVICE)
+        self.worker = Worker(self.control_target, "w", DEVICE, give_up=lambda: None)
         self.worker.start()
 
     @staticmethod

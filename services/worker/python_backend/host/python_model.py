@@ -34,6 +34,7 @@ from services.worker.python_backend.host.tensor_exchange import (
     TensorExchange,
     streamed_answer,
 )
+from services.worker.watchdog import HungError
 
 _INTERNAL: Final = 13  # google.rpc.Code
 _LEVELS: Final = ("info", "warning", "error", "debug")
@@ -86,6 +87,10 @@ class PythonModel:
     def is_ready(self) -> bool:
         """Ask the model; see SelfTelling."""
         return self._conversation.is_ready()
+
+    def abandon(self) -> None:
+        """End the process; see AbandonableBackend."""
+        self._conversation.abandon()
 
     def unload(self) -> None:
         """Finalize the model and end its process."""
@@ -157,6 +162,10 @@ class DecoupledPythonModel:
         """Ask the model; see SelfTelling."""
         return self._conversation.is_ready()
 
+    def abandon(self) -> None:
+        """End the process; see AbandonableBackend."""
+        self._conversation.abandon()
+
     def unload(self) -> None:
         """Finalize the model and end its process."""
         self._conversation.close()
@@ -206,6 +215,7 @@ class _Conversation:
         self._on_streamed = on_streamed
         self._on_lost = on_lost
         self._is_fresh = True
+        self._is_abandoned = False
         self._nested = NestedCalls(peers)
         self._readiness = Readiness()
         self._families: Families = ()
@@ -216,6 +226,11 @@ class _Conversation:
         except BaseException:
             self._metrics.close()
             raise
+
+    def abandon(self) -> None:
+        """End the process, whatever it does."""
+        self._is_abandoned = True
+        self.child.kill()
 
     def close(self) -> None:
         """Finalize the model, end its process and forget its metrics."""
@@ -245,10 +260,15 @@ class _Conversation:
 
         Raises:
             BackendError: its process is gone.
+            HungError: its process was ended for it.
         """
+        self._is_abandoned = False
         try:
             frame = self._order(batch, calls)
         except ProcessGoneError as error:
+            if self._is_abandoned:
+                text = f"model '{self._name}' did not return in time"
+                raise HungError(text) from error
             if error.was_taken:
                 raise BackendError(self.child.unhealthy) from error
             frame = self._order_again(batch, calls)

@@ -1,0 +1,167 @@
+"""Executions that do not return, although their process lives.
+
+Nothing can stop a thread inside a runtime. So who can end the execution is told: a
+backend with a process of its own ends that process, for all others the worker ends.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+
+from services.core.clock import Clock
+from services.worker.instance import Run, StreamedRun
+from services.worker.outlet import Outlet
+
+# A hung execution is found this late at most, or after a quarter of its bound.
+_PERIOD_S: Final = 1.0
+_NS: Final = 1_000_000_000
+
+_log = structlog.get_logger(__name__)
+
+
+class HungError(Exception):
+    """An execution was ended because it did not return in time.
+
+    Not an answer: its batch is to be executed elsewhere, or by what takes its place.
+    """
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """An execution that is running.
+
+    Attributes:
+        instance: Whose.
+        bound_ns: How long it may take.
+        due_ns: When it will have taken too long.
+        end: Ends it.
+    """
+
+    instance: str
+    bound_ns: int
+    due_ns: int
+    end: Callable[[], None]
+
+
+class RunningExecutions:
+    """Which executions take too long. Pure but for what it is given."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._running: dict[int, Watched] = {}
+        self._number = 0
+
+    def begin(self, watched: Watched) -> int:
+        """Watch an execution; return the number that ``done`` wants."""
+        self._number += 1
+        self._running[self._number] = watched
+        return self._number
+
+    def done(self, number: int) -> None:
+        """Watch it no longer."""
+        self._running.pop(number, None)
+
+    def overdue(self, now_ns: int) -> list[Watched]:
+        """Return those that have taken too long; again each time their bound passes.
+
+        What was to end one may have come too early: its process was just starting.
+        """
+        found = [one for one in self._running.values() if one.due_ns <= now_ns]
+        for one in found:
+            one.due_ns = now_ns + one.bound_ns
+        return found
+
+
+class Watchdog:
+    """Looks after the executions of a worker; from any thread."""
+
+    def __init__(self, clock: Clock, give_up: Callable[[], None]) -> None:
+        """Watch nobody yet.
+
+        Args:
+            clock: Monotonic.
+            give_up: Ends the worker, for nothing less ends a hung execution.
+        """
+        self._now_ns = clock.now_ns
+        self._give_up = give_up
+        self._lock = threading.Lock()
+        self._running = RunningExecutions()
+        self._period_s = _PERIOD_S
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def watch(
+        self,
+        run: Run | StreamedRun,
+        instance: str,
+        bound_ns: int,
+        end: Callable[[], None] | None = None,
+    ) -> Run | StreamedRun:
+        """Return ``run``, watched from now on.
+
+        Args:
+            run: Answers one batch at a time.
+            instance: Its name.
+            bound_ns: How long it may take.
+            end: Makes ``run`` raise HungError; None: the worker has to end.
+        """
+        with self._lock:
+            self._period_s = min(self._period_s, bound_ns / _NS / 4)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._look, name="watchdog", daemon=True
+                )
+                self._thread.start()
+        begin = partial(self._begin, instance, bound_ns, end or self._give_up)
+        if isinstance(run, StreamedRun):
+            streamed = run.run
+
+            def run_streamed(message: bytes, outlet: Outlet) -> bytes:
+                number = begin()
+                try:
+                    return streamed(message, outlet)
+                finally:
+                    self._done(number)
+
+            return StreamedRun(run_streamed)
+        plain = run
+
+        def run_plain(message: bytes) -> bytes:
+            number = begin()
+            try:
+                return plain(message)
+            finally:
+                self._done(number)
+
+        return run_plain
+
+    def stop(self) -> None:
+        """Look no longer."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _begin(self, instance: str, bound_ns: int, end: Callable[[], None]) -> int:
+        watched = Watched(instance, bound_ns, self._now_ns() + bound_ns, end)
+        with self._lock:
+            return self._running.begin(watched)
+
+    def _done(self, number: int) -> None:
+        with self._lock:
+            self._running.done(number)
+
+    def _look(self) -> None:
+        while not self._stopping.wait(self._period_s):
+            with self._lock:
+                overdue = self._running.overdue(self._now_ns())
+            for one in overdue:
+                _log.error(
+                    "an execution does not return",
+                    instance=one.instance,
+                    bound_s=one.bound_ns / _NS,
+                )
+                one.end()
