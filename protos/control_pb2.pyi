@@ -677,6 +677,7 @@ class RouterReport(_message.Message):
     STATISTICS_FIELD_NUMBER: _builtins.int
     TRACE_SETTINGS_APPLIED_FIELD_NUMBER: _builtins.int
     TRACE_REPORT_FIELD_NUMBER: _builtins.int
+    DEMAND_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___RouterHello: ...
     @_builtins.property
@@ -687,6 +688,8 @@ class RouterReport(_message.Message):
     def trace_settings_applied(self) -> Global___TraceSettingsApplied: ...
     @_builtins.property
     def trace_report(self) -> Global___TraceReport: ...
+    @_builtins.property
+    def demand(self) -> Global___ModelDemand: ...
     def __init__(
         self,
         *,
@@ -695,12 +698,13 @@ class RouterReport(_message.Message):
         statistics: Global___StatisticsReport | None = ...,
         trace_settings_applied: Global___TraceSettingsApplied | None = ...,
         trace_report: Global___TraceReport | None = ...,
+        demand: Global___ModelDemand | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report", "statistics", b"statistics", "trace_report", b"trace_report", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "demand", b"demand", "hello", b"hello", "report", b"report", "statistics", b"statistics", "trace_report", b"trace_report", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "hello", b"hello", "report", b"report", "statistics", b"statistics", "trace_report", b"trace_report", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "demand", b"demand", "hello", b"hello", "report", b"report", "statistics", b"statistics", "trace_report", b"trace_report", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "applied", "statistics", "trace_settings_applied", "trace_report"]  # noqa: Y015
+    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "applied", "statistics", "trace_settings_applied", "trace_report", "demand"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_report) -> _WhichOneofReturnType_report | None: ...
 
@@ -728,6 +732,96 @@ class RouterHello(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RouterHello: _TypeAlias = RouterHello  # noqa: Y015
+
+@_typing.final
+class ModelDemand(_message.Message):
+    """What a router's clients do with models that are loaded on demand: a whole fact, sent
+    when it has changed.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WANTED_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def wanted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Models that are not loaded, and that requests wait for."""
+
+    @_builtins.property
+    def uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelUse]:
+        """Of models that are loaded."""
+
+    @_builtins.property
+    def waits(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelWaits]:
+        """Of all requests that ever waited in this router."""
+
+    def __init__(
+        self,
+        *,
+        wanted: _abc.Iterable[_builtins.str] | None = ...,
+        uses: _abc.Iterable[Global___ModelUse] | None = ...,
+        waits: _abc.Iterable[Global___ModelWaits] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["uses", b"uses", "waits", b"waits", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelDemand: _TypeAlias = ModelDemand  # noqa: Y015
+
+@_typing.final
+class ModelUse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    IN_USE_FIELD_NUMBER: _builtins.int
+    IDLE_NS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    in_use: _builtins.bool
+    """Whether it has requests now."""
+    idle_ns: _builtins.int
+    """How long ago the last one came."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        in_use: _builtins.bool = ...,
+        idle_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idle_ns", b"idle_ns", "in_use", b"in_use", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelUse: _TypeAlias = ModelUse  # noqa: Y015
+
+@_typing.final
+class ModelWaits(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    NS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    count: _builtins.int
+    ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        count: _builtins.int = ...,
+        ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "model", b"model", "ns", b"ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelWaits: _TypeAlias = ModelWaits  # noqa: Y015
 
 @_typing.final
 class RoutesApplied(_message.Message):
@@ -987,6 +1081,7 @@ class RouterUpdate(_message.Message):
     STATISTICS_SETTINGS_FIELD_NUMBER: _builtins.int
     LOG_SETTINGS_FIELD_NUMBER: _builtins.int
     TRACE_SETTINGS_FIELD_NUMBER: _builtins.int
+    DEMAND_REFUSED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def routes(self) -> Global___RouteTable: ...
     @_builtins.property
@@ -999,6 +1094,8 @@ class RouterUpdate(_message.Message):
     def log_settings(self) -> Global___LogSettings: ...
     @_builtins.property
     def trace_settings(self) -> Global___TraceSettings: ...
+    @_builtins.property
+    def demand_refused(self) -> Global___DemandRefused: ...
     def __init__(
         self,
         *,
@@ -1008,16 +1105,41 @@ class RouterUpdate(_message.Message):
         statistics_settings: Global___StatisticsSettings | None = ...,
         log_settings: Global___LogSettings | None = ...,
         trace_settings: Global___TraceSettings | None = ...,
+        demand_refused: Global___DemandRefused | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "log_settings", b"log_settings", "routes", b"routes", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "demand_refused", b"demand_refused", "log_settings", b"log_settings", "routes", b"routes", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "log_settings", b"log_settings", "routes", b"routes", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "demand_refused", b"demand_refused", "log_settings", b"log_settings", "routes", b"routes", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["routes", "statistics_applied", "collect_statistics", "statistics_settings", "log_settings", "trace_settings"]  # noqa: Y015
+    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["routes", "statistics_applied", "collect_statistics", "statistics_settings", "log_settings", "trace_settings", "demand_refused"]  # noqa: Y015
     _WhichOneofArgType_update: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_update) -> _WhichOneofReturnType_update | None: ...
 
 Global___RouterUpdate: _TypeAlias = RouterUpdate  # noqa: Y015
+
+@_typing.final
+class DemandRefused(_message.Message):
+    """A model that requests wait for cannot be loaded now: they are to fail."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DemandRefused: _TypeAlias = DemandRefused  # noqa: Y015
 
 @_typing.final
 class StatisticsApplied(_message.Message):
@@ -1120,7 +1242,10 @@ class ModelRoute(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VERSIONS_FIELD_NUMBER: _builtins.int
     SPLIT_FIELD_NUMBER: _builtins.int
+    LOADS_ON_DEMAND_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    loads_on_demand: _builtins.bool
+    """Requests wait while it is loaded, if no version is ready."""
     @_builtins.property
     def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionRoute]: ...
     @_builtins.property
@@ -1133,10 +1258,11 @@ class ModelRoute(_message.Message):
         name: _builtins.str = ...,
         versions: _abc.Iterable[Global___VersionRoute] | None = ...,
         split: _traffic_pb2.TrafficSplit | None = ...,
+        loads_on_demand: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["split", b"split"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "split", b"split", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["loads_on_demand", b"loads_on_demand", "name", b"name", "split", b"split", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

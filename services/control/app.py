@@ -80,7 +80,7 @@ class _Process:
             loop.add_signal_handler(number, self.stopping.set)
         store = _store(self.settings.redis_url)
         supervisor = await _supervisor(store, self.settings)
-        catalog = Catalog(supervisor, self.settings.catalog)
+        catalog = Catalog(supervisor, self.settings.catalog, MonotonicClock())
         healths = health.aio.HealthServicer()  # type: ignore[attr-defined]
         statistics = Statistics(
             store, supervisor.routers, MonotonicClock(), self.settings.metrics
@@ -131,6 +131,7 @@ class _Process:
     async def _serve(self, catalog: Catalog) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(catalog.follow_workers())
+            tasks.create_task(catalog.serve_demand())
             try:
                 failures = await catalog.start_up()
             except InternalError as error:
@@ -183,7 +184,9 @@ def server_of(
         WorkerServicer(supervisor, live, metrics), server
     )
     control_pb2_grpc.add_RouterControlServicer_to_server(
-        RouterServicer(supervisor, statistics, statistics.order, live),
+        RouterServicer(
+            supervisor, statistics, statistics.order, live, catalog.on_demand
+        ),
         server,
     )
     control_pb2_grpc.add_ReadinessControlServicer_to_server(
@@ -200,7 +203,9 @@ def server_of(
         )
     )
     rest_pb2_grpc.add_MetricsServiceServicer_to_server(
-        MetricsServicer(supervisor, statistics, metrics, MonotonicClock()),
+        MetricsServicer(
+            supervisor, statistics, metrics, MonotonicClock(), catalog.on_demand
+        ),
         server,
     )
     return server

@@ -13,27 +13,40 @@ from services.control.catalog_settings import (
 )
 from services.control.events import ModelDropped, StartUpOver
 from services.control.load_requests import LoadRequests, failed_to_poll
+from services.control.on_demand import OnDemand
 from services.control.overrides import NO_OVERRIDE, Override
 from services.control.preparation import written_config
 from services.control.repository import DUPLICATE, ModelFolder, Survey
 from services.control.served_models import ServedModels
 from services.control.supervisor import Supervisor
 from services.control.worker_links import Capability
+from services.core.clock import Clock
 from services.core.errors import ConfigError, InternalError, ModelNotReadyError
 
 _log = structlog.get_logger(__name__)
 
 
 class Catalog:
-    """Reads the repositories and tells the supervisor what to serve."""
+    """Reads the repositories and tells the supervisor what to serve.
 
-    def __init__(self, supervisor: Supervisor, settings: CatalogSettings) -> None:
-        """Begin without having looked."""
+    Attributes:
+        on_demand: Loads what is asked for, in ON_DEMAND mode; else None.
+    """
+
+    def __init__(
+        self, supervisor: Supervisor, settings: CatalogSettings, clock: Clock
+    ) -> None:
+        """Begin without having looked; ``clock`` tells how long somebody waits."""
         self._supervisor = supervisor
         self._reconciler = supervisor.reconciler
         self._settings = settings
         self._models = ServedModels(supervisor, settings.completion)
         self._requests = LoadRequests(self._models, supervisor, settings)
+        self.on_demand = (
+            OnDemand(supervisor, self._requests, settings, clock)
+            if settings.mode is ControlMode.ON_DEMAND
+            else None
+        )
         # What polling has seen, served or not.
         self._seen: dict[str, ModelFolder | None] = {}
 
@@ -53,9 +66,12 @@ class Catalog:
         Raises:
             InternalError: a repository cannot be listed.
         """
-        return await asyncio.to_thread(
+        found = await asyncio.to_thread(
             repository.scan, self._settings.roots, self._settings.config_name
         )
+        if self.on_demand is not None:
+            self.on_demand.offer(frozenset(found.models))
+        return found
 
     async def start_up(self) -> list[str]:
         """Load what is to be loaded at the start, and wait for the outcome.
@@ -68,7 +84,7 @@ class Catalog:
         """
         found = await self.survey()
         names = self._start_up_names(found)
-        if self.mode is not ControlMode.EXPLICIT:
+        if not self.mode.takes_requests:
             for gone in self._reconciler.desired_models() - set(names):
                 self._supervisor.tell(ModelDropped(model=gone))
         await self._bring_all(found, names)
@@ -101,7 +117,10 @@ class Catalog:
                 file has no safe name.
         """
         self._require_explicit()
-        await self._requests.load(name, override)
+        if self.on_demand is not None:
+            await self.on_demand.load(name, override)
+        else:
+            await self._requests.load(name, override)
 
     async def unload(self, name: str, *, with_members: bool = False) -> None:
         """Unload one model; return when routers send it no more requests.
@@ -131,16 +150,23 @@ class Catalog:
             known = await self._supervisor.capabilities_beyond(known)
             await self._models.refresh_for_workers()
 
+    async def serve_demand(self) -> None:
+        """Load what is asked for, in ON_DEMAND mode, until cancelled."""
+        if self.on_demand is not None:
+            await self.on_demand.run()
+
     async def poll(self) -> None:
-        """Follow the repositories, in POLL mode, until cancelled."""
-        while self.mode is ControlMode.POLL and self._settings.poll_interval_s > 0:
+        """Follow the repositories, in POLL and ON_DEMAND mode, until cancelled."""
+        follows = self.mode in (ControlMode.POLL, ControlMode.ON_DEMAND)
+        while follows and self._settings.poll_interval_s > 0:
             await asyncio.sleep(self._settings.poll_interval_s)
             try:
                 found = await self.survey()
             except InternalError as error:
                 _log.error("polling failed", reason=str(error))
                 continue
-            await self._follow(found)
+            if self.mode is ControlMode.POLL:
+                await self._follow(found)
 
     async def _follow(self, found: Survey) -> None:
         for gone in self._reconciler.desired_models() - set(found.names):
@@ -155,7 +181,7 @@ class Catalog:
 
     def _start_up_names(self, found: Survey) -> tuple[str, ...]:
         named = self._settings.start_up_models
-        if self.mode is not ControlMode.EXPLICIT or EVERY_MODEL in named:
+        if not self.mode.takes_requests or EVERY_MODEL in named:
             return found.names
         names = list(dict.fromkeys(named))
         for name in names:  # grows while it is walked
@@ -214,7 +240,7 @@ class Catalog:
         ]
 
     def _require_explicit(self) -> None:
-        if self.mode is not ControlMode.EXPLICIT:
+        if not self.mode.takes_requests:
             raise ModelNotReadyError(
                 "explicit model load / unload is not allowed if polling is enabled"
             )

@@ -15,6 +15,12 @@ class ControlMode(enum.Enum):
     NONE = "none"
     EXPLICIT = "explicit"
     POLL = "poll"
+    ON_DEMAND = "on-demand"
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether clients may load and unload models."""
+        return self in (ControlMode.EXPLICIT, ControlMode.ON_DEMAND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +30,13 @@ class CatalogSettings:
     Attributes:
         roots: The repositories.
         mode: Who decides what is loaded.
-        start_up_models: For EXPLICIT mode; ``*`` means all.
+        start_up_models: For EXPLICIT and ON_DEMAND mode; ``*`` means all.
+        memory_budget_bytes: For ON_DEMAND mode: how much all models together may
+            take; 0: any amount.
         completion: How far configurations are completed.
         config_name: Models that have ``configs/<config_name>.pbtxt`` are configured
             by it; "" for none.
-        poll_interval_s: For POLL mode; 0: never.
+        poll_interval_s: For POLL mode, and for what ON_DEMAND mode offers; 0: never.
         fleet_wait_s: How long a start-up that lacks a device or a backend waits
             for one more worker.
         worker_wait_s: How long a load that somebody asks for waits if there is no
@@ -40,6 +48,7 @@ class CatalogSettings:
     roots: tuple[str, ...]
     mode: ControlMode = ControlMode.NONE
     start_up_models: tuple[str, ...] = ()
+    memory_budget_bytes: int = 0
     completion: CompletionSettings = field(
         default_factory=lambda: CompletionSettings(
             auto_complete=True, max_batch_sizes={}

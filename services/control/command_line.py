@@ -18,6 +18,7 @@ from services.control.preparation import CompletionSettings
 from services.control.trace_config import TraceConfig
 from services.control.trace_settings import OPENTELEMETRY_MODE
 from services.core import flags, logs
+from services.core.byte_size import parse_byte_size
 
 _MAX_BATCH_SIZE: Final = "default-max-batch-size"
 
@@ -59,6 +60,8 @@ def parse(argv: list[str]) -> ControlSettings:
         )
     try:
         sizes = max_batch_sizes(options.backend_config)
+        budget = options.model_memory_budget
+        budget_bytes = parse_byte_size(budget) if budget else 0
         metrics = parse_metrics_config(
             options.metrics_config,
             has_cpu=options.allow_cpu_metrics,
@@ -86,6 +89,7 @@ def parse(argv: list[str]) -> ControlSettings:
             roots=tuple(options.model_repository),
             mode=ControlMode(options.model_control_mode),
             start_up_models=tuple(options.load_model),
+            memory_budget_bytes=budget_bytes,
             completion=CompletionSettings(
                 auto_complete=not options.disable_auto_complete_config,
                 max_batch_sizes=sizes,
@@ -171,6 +175,12 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="MODEL",
         help="load it at the start in explicit mode; * loads all; may be repeated",
+    )
+    add(
+        "--model-memory-budget",
+        default="",
+        metavar="SIZE",
+        help="how much models may take in on-demand mode, such as 2GiB",
     )
     add(
         "--repository-poll-secs",

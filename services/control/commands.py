@@ -100,8 +100,21 @@ class SetTraces:
     settings: TraceSettings
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseDemand:
+    """A model that requests wait for cannot be loaded, for this reason."""
+
+    model: str
+    reason: str
+
+
 RouterOrder: TypeAlias = (
-    AcknowledgeStatistics | CollectStatistics | SetStatistics | SetLogs | SetTraces
+    AcknowledgeStatistics
+    | CollectStatistics
+    | SetStatistics
+    | SetLogs
+    | SetTraces
+    | RefuseDemand
 )
 
 

@@ -132,6 +132,13 @@ class TrafficSplitsSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsLoadable:
+    """Models that are loaded when somebody asks for them; all that there are."""
+
+    models: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
     """What an earlier control process had placed, read back from the store.
 
@@ -166,6 +173,7 @@ Event: TypeAlias = (
     | RoutesApplied
     | RoutersOverdue
     | TrafficSplitsSet
+    | ModelsLoadable
     | Restored
     | RecoveryOver
     | StartUpOver

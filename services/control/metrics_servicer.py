@@ -9,11 +9,12 @@ from google.api.httpbody_pb2 import HttpBody
 
 from protos import rest_pb2, rest_pb2_grpc
 from protos.model_config_pb2 import ModelConfig
-from services.control import inference_metrics, metrics, process_metrics
+from services.control import demand_metrics, inference_metrics, metrics, process_metrics
 from services.control.host import Host
 from services.control.inference_metrics import LATENCY_PHASES, MeasuredVersion
 from services.control.kept_metrics import KeptMetrics
 from services.control.model_registry import VersionKey
+from services.control.on_demand import OnDemand
 from services.control.process_pages import ProcessPages
 from services.control.prometheus import CONTENT_TYPE, Family, render
 from services.control.route_table import routes_of
@@ -40,6 +41,7 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
         statistics: Statistics,
         model_metrics: KeptMetrics,
         clock: Clock,
+        on_demand: OnDemand | None = None,
     ) -> None:
         """Show what ``supervisor`` and ``statistics`` know.
 
@@ -48,12 +50,14 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
             statistics: What was counted, and what is to be shown.
             model_metrics: What models count themselves.
             clock: For the summaries' windows.
+            on_demand: Loads what is asked for, if anybody does.
         """
         self._supervisor = supervisor
         self._statistics = statistics
         self._model_metrics = model_metrics
         self._settings = statistics.metrics
         self._clock = clock
+        self._on_demand = on_demand
         self._host = Host(statistics.metrics)
         self._pages = ProcessPages(
             supervisor=supervisor, statistics=statistics, model_metrics=model_metrics
@@ -79,6 +83,8 @@ class MetricsServicer(rest_pb2_grpc.MetricsServiceServicer):
             *self._host.families(self._clock.now_ns()),
             *process_metrics.families(self._pages.processes()),
         ]
+        if self._on_demand is not None:
+            families += demand_metrics.families(self._on_demand)
         families += self._model_metrics.families(family.name for family in families)
         return families
 

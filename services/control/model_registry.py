@@ -316,6 +316,10 @@ class ModelRegistry:
         """Return the versions that have generations, by name and number."""
         return sorted(self._by_version)
 
+    def versions_of(self, model: str) -> list[VersionKey]:
+        """Return the versions of a model that have generations, by number."""
+        return sorted(key for key in self._by_version if key[0] == model)
+
     def contested(self) -> list[VersionKey]:
         """Return the versions that have more than one generation."""
         return [key for key, each in self._by_version.items() if len(each) > 1]

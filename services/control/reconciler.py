@@ -26,6 +26,7 @@ from services.control.events import (
     ModelDesired,
     ModelDropped,
     ModelRefused,
+    ModelsLoadable,
     PublishRoutes,
     RecoveryOver,
     Restored,
@@ -46,7 +47,8 @@ from services.control.model_registry import (
     VersionKey,
     Worker,
 )
-from services.control.route_table import RouteTable, routes_of
+from services.control.publication import Publication
+from services.control.route_table import RouteTable
 from services.control.router_acknowledgements import RouterAcknowledgements
 from services.control.traffic_split import TrafficSplit
 from services.control.wishes import Wishes
@@ -85,12 +87,11 @@ class Reconciler:
         self._wishes = Wishes(self._generations)
         self._workers: dict[str, Worker] = {}
         self._acknowledgements = RouterAcknowledgements()
-        self._splits: Mapping[str, TrafficSplit] = {}
+        self._publication = Publication(first_number)
         self._is_recovering = False
         self._is_start_up_over = False
         # Versions that may not be as they should.
         self._unsettled: set[VersionKey] = set()
-        self._table = RouteTable(revision=first_number, ready=False)
 
     @property
     def strict_readiness(self) -> bool:
@@ -100,7 +101,7 @@ class Reconciler:
     @property
     def table(self) -> RouteTable:
         """The routes as last published."""
-        return self._table
+        return self._publication.table
 
     @property
     def registry(self) -> ModelRegistry:
@@ -115,7 +116,12 @@ class Reconciler:
     @property
     def splits(self) -> Mapping[str, TrafficSplit]:
         """How requests without a version are shared out, by model."""
-        return self._splits
+        return self._publication.splits
+
+    @property
+    def loadable(self) -> frozenset[str]:
+        """Models that are loaded when somebody asks for them."""
+        return self._publication.loadable
 
     @property
     def problems(self) -> dict[str, str]:
@@ -159,7 +165,7 @@ class Reconciler:
         self._settle_ensembles()
         self._generations.prune()
         published = self._publish()
-        self._generations.retire(self._table.revision, self.have_applied)
+        self._generations.retire(self.table.revision, self.have_applied)
         return (*published, *self._generations.take_actions())
 
     def _touched_by(self, event: Event) -> set[VersionKey]:
@@ -172,7 +178,7 @@ class Reconciler:
                 return {spec.key for spec in specs}
             case RouterJoined() | RouterLeft() | RoutesApplied() | RoutersOverdue():
                 return set()
-            case TrafficSplitsSet():
+            case TrafficSplitsSet() | ModelsLoadable():
                 return set()
             case _:
                 return set(self._wishes.desired)
@@ -187,8 +193,8 @@ class Reconciler:
                 self._apply_report(event)
             case RouterJoined() | RouterLeft() | RoutesApplied() | RoutersOverdue():
                 self._acknowledgements.apply(event)
-            case TrafficSplitsSet(splits=splits):
-                self._splits = splits
+            case TrafficSplitsSet() | ModelsLoadable():
+                self._publication.apply(event)
             case Restored(generations=generations):
                 self._is_recovering = self._wishes.restore(generations)
             case RecoveryOver():
@@ -351,16 +357,10 @@ class Reconciler:
         return self._registry.get(generation.number) or generation
 
     def _publish(self) -> list[Action]:
-        table = RouteTable(
-            revision=self._table.revision + 1,
-            ready=self._is_ready(),
-            versions=routes_of(self._registry),
-            splits=self._splits,
-        )
-        if self._is_recovering or table.equals_but_for_revision(self._table):
+        if self._is_recovering:
             return []
-        self._table = table
-        return [PublishRoutes(table=table)]
+        table = self._publication.renew(self._registry, is_ready=self._is_ready())
+        return [PublishRoutes(table=table)] if table else []
 
     def _is_ready(self) -> bool:
         if not (self._is_start_up_over and self._strict_readiness):

@@ -1,5 +1,6 @@
 """The table that routers get: which versions there are and what serves them."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -45,20 +46,18 @@ class RouteTable:
         ready: Whether the server as a whole is ready.
         versions: Ordered by model and version.
         splits: How requests without a version are shared out, by model.
+        loadable: Models that are loaded when somebody asks for them.
     """
 
     revision: int
     ready: bool
     versions: tuple[VersionRoute, ...] = ()
     splits: Mapping[str, TrafficSplit] = field(default_factory=dict)
+    loadable: frozenset[str] = frozenset()
 
     def equals_but_for_revision(self, other: "RouteTable") -> bool:
         """Whether a router that has ``other`` has nothing to learn."""
-        return (self.ready, self.versions, self.splits) == (
-            other.ready,
-            other.versions,
-            other.splits,
-        )
+        return dataclasses.replace(self, revision=other.revision) == other
 
 
 def routes_of(registry: ModelRegistry) -> tuple[VersionRoute, ...]:

@@ -11,6 +11,7 @@ from services.control import wire
 from services.control.commands import SetStatistics
 from services.control.events import RoutesApplied
 from services.control.live_settings import LiveSettings
+from services.control.on_demand import OnDemand
 from services.control.router_links import RouterLink
 from services.control.statistics import Statistics
 from services.control.supervisor import Supervisor
@@ -29,6 +30,7 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
         statistics: Statistics,
         settings: SetStatistics,
         live: LiveSettings,
+        on_demand: OnDemand | None = None,
     ) -> None:
         """Serve ``supervisor``; reports go to ``statistics``.
 
@@ -37,11 +39,13 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
             statistics: Takes what routers count.
             settings: What they are told to count.
             live: Of the log and of traces; takes the traces.
+            on_demand: Takes what routers say of models; None if nothing comes of it.
         """
         self._supervisor = supervisor
         self._statistics = statistics
         self._settings = settings
         self._live = live
+        self._on_demand = on_demand
 
     async def Attach(  # type: ignore[override]  # it writes; the stub wants yields
         self,
@@ -76,6 +80,8 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
             if self._supervisor.detach_router(link):
                 self._statistics.forget_gauges(link.router_id)
                 self._live.traces.lose(link.router_id)
+                if self._on_demand is not None:
+                    self._on_demand.forget(link.router_id)
 
     def _take(self, link: RouterLink, report: control_pb2.RouterReport) -> None:
         match report.WhichOneof("report"):
@@ -92,6 +98,9 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
                 self._statistics.take(
                     link.router_id, wire.statistics_from_proto(report.statistics)
                 )
+            case "demand" if self._on_demand is not None:
+                demand = wire.demand_from_proto(report.demand)
+                self._on_demand.take(link.router_id, demand)
             case "trace_settings_applied":
                 self._live.traces.note_applied(
                     link.router_id, report.trace_settings_applied.revision

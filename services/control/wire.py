@@ -13,6 +13,7 @@ from services.control.commands import (
     FileInspected,
     InspectFile,
     ReadinessChecked,
+    RefuseDemand,
     RouterOrder,
     ServeRouters,
     SetLogs,
@@ -27,6 +28,7 @@ from services.control.events import (
     LoadInstances,
     UnloadInstances,
 )
+from services.control.model_demand import ModelUse, RouterDemand
 from services.control.model_registry import DeviceKind, MemoryUse, Worker
 from services.control.prometheus import Family, Sample, histogram_samples
 from services.control.route_table import RouteTable
@@ -201,13 +203,13 @@ def routes_to_proto(table: RouteTable) -> control_pb2.RouterUpdate:
     """
     message = control_pb2.RouteTable(revision=table.revision, ready=table.ready)
     models: dict[str, control_pb2.ModelRoute] = {}
+    for name in sorted({route.model for route in table.versions} | table.loadable):
+        models[name] = message.models.add(
+            name=name, loads_on_demand=name in table.loadable
+        )
+        if name in table.splits:
+            models[name].split.CopyFrom(split_to_proto(table.splits[name]))
     for route in table.versions:
-        if route.model not in models:
-            model = message.models.add(name=route.model)
-            models[route.model] = model
-            split = table.splits.get(route.model)
-            if split is not None:
-                model.split.CopyFrom(split_to_proto(split))
         if route.is_routable:
             state = ModelState.READY if route.is_returning else route.state
             models[route.model].versions.add(
@@ -249,6 +251,21 @@ def router_order_to_proto(order: RouterOrder) -> control_pb2.RouterUpdate:
             )
         case SetTraces():
             return control_pb2.RouterUpdate(trace_settings=traces_to_proto(order))
+        case RefuseDemand(model=model, reason=reason):
+            refused = control_pb2.DemandRefused(model=model, reason=reason)
+            return control_pb2.RouterUpdate(demand_refused=refused)
+
+
+def demand_from_proto(message: control_pb2.ModelDemand) -> RouterDemand:
+    """Return what a router's clients do with models that are loaded on demand."""
+    return RouterDemand(
+        wanted=frozenset(message.wanted),
+        uses=tuple(
+            ModelUse(model=each.model, is_in_use=each.in_use, idle_ns=each.idle_ns)
+            for each in message.uses
+        ),
+        waits={each.model: (each.count, each.ns) for each in message.waits},
+    )
 
 
 def _cache_from_proto(message: control_pb2.ResponseCacheState) -> CacheState:

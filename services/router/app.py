@@ -32,6 +32,7 @@ from services.core.restrictions import (
     parse_restrictions,
 )
 from services.router.control_client import ControlClient
+from services.router.demand_reporter import DemandReporter
 from services.router.dispatcher import SERVE_METHOD
 from services.router.doors import HEALTH_CHECKS, Doors
 from services.router.forward import ControlForwarder
@@ -230,6 +231,10 @@ class RouterApp:
             self._control.send,
             self._inference.cache,
         )
+        on_demand = self._inference.on_demand
+        self._demand = DemandReporter(
+            on_demand.room, on_demand.uses.uses, self._control.send, time.monotonic_ns
+        )
         self._connect_reporter()
         self._control.on_update(
             "log_settings",
@@ -287,6 +292,15 @@ class RouterApp:
     def _connect_reporter(self) -> None:
         control, reporter = self._control, self._reporter
         control.on_dial(reporter.connected)
+        on_demand = self._inference.on_demand
+        on_demand.on_wanted = self._demand.report
+        control.on_dial(self._demand.connected)
+        control.on_update(
+            "demand_refused",
+            lambda update: on_demand.room.refuse(
+                update.demand_refused.model, update.demand_refused.reason
+            ),
+        )
         control.on_update(
             "statistics_applied",
             lambda update: reporter.applied(update.statistics_applied.sequence),
@@ -309,6 +323,7 @@ class RouterApp:
             now_ns = time.monotonic_ns()
             self._report_at(now_ns + REPORT_EVERY_NS)
             self._reporter.tick(now_ns - when_ns)
+            self._demand.report()
             self._memory.tick(now_ns)
 
         self._reactor.call_roughly_at(when_ns, report)
@@ -329,7 +344,7 @@ class RouterApp:
         if self._inference.stopping:
             return
         _log.info("stopping")
-        self._inference.stopping = True
+        self._inference.stop()
         self._readiness_changed()
         deadline_ns = (
             time.monotonic_ns() + self._settings.exit_timeout_secs * 1_000_000_000

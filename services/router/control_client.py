@@ -67,6 +67,7 @@ def route_table_from_proto(message: control_pb2.RouteTable) -> RouteTable:
             for model in message.models
             if model.HasField("split")
         },
+        loadable=[model.name for model in message.models if model.loads_on_demand],
     )
 
 

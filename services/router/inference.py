@@ -33,6 +33,7 @@ from services.router.ensemble_scheduler import (
 )
 from services.router.first_instances import FirstInstances
 from services.router.in_turn import InTurn
+from services.router.on_demand import OnDemand
 from services.router.pending_request import PendingRequest, Taker, refuse
 from services.router.queue_limits import QueueLimits
 from services.router.response_cache import ResponseCache
@@ -88,6 +89,7 @@ class Inference:
         "cache",
         "close_watch",
         "dispatcher",
+        "on_demand",
         "statistics",
         "stopping",
     )
@@ -122,6 +124,7 @@ class Inference:
         self._shared_memory = shared_memory or SharedMemoryRegistry()
         self._admission = Admission(registry=self._shared_memory)
         self._splits = TrafficSplits(random.random)
+        self.on_demand = OnDemand(reactor, limits or QueueLimits())
         self._shadows = Shadows(self._admission, reactor, pool)
         self._schedulers: dict[int, RouteScheduler] = {}
         # Who stands before each: it itself, unless it is traced or has a cache.
@@ -165,7 +168,9 @@ class Inference:
             if verdict is None:
                 verdict, body = self._admission.admit(body)
         except ServingError as error:
-            refuse(request, error)
+            go_on = functools.partial(self.submit, request, body)
+            if not self.on_demand.keep_body(self.table, request, body, go_on):
+                refuse(request, error)
             return
         if verdict.route.config.decoupled and not takes_many(request):
             refuse(request, UnsupportedError(_DECOUPLED_TEXT))
@@ -205,6 +210,7 @@ class Inference:
             if isinstance(scheduler, EnsembleScheduler):
                 scheduler.bind(self._scheduler_for, self._taker_of)
         self._look_for_takers()
+        self.on_demand.apply(table, self._schedulers.values())
         in_turn = self._applying.promise(applied)
         callable_ = functools.partial(self._first_instances.when_there, new, in_turn)
         if retiring:
@@ -242,9 +248,12 @@ class Inference:
     def _taker_of(self, scheduler: RouteScheduler) -> Taker:
         """Return what takes the requests for ``scheduler``, traced or not."""
         route, cache = scheduler.route, self.cache
-        if cache is None or not route.config.response_cache_enabled:
-            return scheduler
-        return CachedTaker(route, scheduler, cache, scheduler.statistics)
+        taker: Taker = scheduler
+        if cache is not None and route.config.response_cache_enabled:
+            taker = CachedTaker(route, scheduler, cache, scheduler.statistics)
+        if route.model in self.table.loadable:
+            taker = self.on_demand.uses.watch(scheduler, taker)
+        return taker
 
     def _is_missing(self, generation: int) -> bool:
         scheduler = self._schedulers.get(generation)
@@ -314,6 +323,11 @@ class Inference:
             and self.table.ready
             and all(each.has_instance for each in tuple(self._schedulers.values()))
         )
+
+    def stop(self) -> None:
+        """Admit nobody from now on; refuse who waits for a model to be loaded."""
+        self.stopping = True
+        self.on_demand.room.refuse_all(StoppingError(_STOPPING_TEXT))
 
     def close(self) -> None:
         """Refuse who still waits and part from all workers."""

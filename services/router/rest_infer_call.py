@@ -125,10 +125,7 @@ class RestInferCall(StreamCall):
         except ServingError as error:
             self._reply(error)
             return
-        if self._size_bytes <= _INLINE_BYTES:
-            self._begin(self._parsed(self._path))
-        else:
-            self._door.pool.submit(self._parse_elsewhere, self._path)
+        self._read_request()
 
     def cancelled(self) -> None:
         """Leave the queue: nobody waits for the answer any more."""
@@ -153,6 +150,24 @@ class RestInferCall(StreamCall):
     def fail(self, code: int, details: str) -> None:
         """Answer with an error."""
         self.finish(*rest_status(code, details), http_hint(code))
+
+    def _read_request(self) -> None:
+        """Parse the body, once there is a model that says what belongs in it."""
+        path, inference = self._path, self._door.inference
+        if path is None or not self.open:
+            return
+        if inference.table.loadable and inference.on_demand.keep(
+            inference.table,
+            self,
+            path.model,
+            size_bytes=self._size_bytes,
+            go_on=self._read_request,
+        ):
+            return
+        if self._size_bytes <= _INLINE_BYTES:
+            self._begin(self._parsed(path))
+        else:
+            self._door.pool.submit(self._parse_elsewhere, path)
 
     def _begin(self, parsed: RestInfer | Exception) -> None:
         if isinstance(parsed, Exception):

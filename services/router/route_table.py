@@ -74,6 +74,7 @@ class RouteTable:
         ready: Whether start-up loading is over and what should be ready is.
         models: By name, then by version.
         splits: By model, where the newest version does not get everything.
+        loadable: Models that are loaded when somebody asks for them.
         is_known: Whether control sent it: before, no model can be said to be unknown.
     """
 
@@ -82,6 +83,7 @@ class RouteTable:
     is_known: bool = False
     models: Mapping[str, Mapping[int, Route]] = field(default_factory=dict)
     splits: Mapping[str, TrafficSplit] = field(default_factory=dict)
+    loadable: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -92,6 +94,7 @@ class RouteTable:
         revision: int = 0,
         ready: bool = True,
         splits: Mapping[str, TrafficSplit] | None = None,
+        loadable: Iterable[str] = (),
     ) -> "RouteTable":
         """Return the table of ``routes``; ``names`` may name models without any."""
         models: dict[str, dict[int, Route]] = {name: {} for name in names}
@@ -103,6 +106,7 @@ class RouteTable:
             is_known=True,
             models=models,
             splits=splits or {},
+            loadable=frozenset(loadable),
         )
 
     def routes(self) -> Iterable[Route]:
@@ -148,6 +152,10 @@ class RouteTable:
             )
             raise ModelNotReadyError(message)
         return route
+
+    def must_load(self, model: str) -> bool:
+        """Whether requests for ``model`` have to wait until it is loaded."""
+        return model in self.loadable and not self.ready_versions(model)
 
     def ready_versions(self, model: str) -> list[str]:
         """Return the versions of ``model`` that are ready, ascending."""

@@ -92,9 +92,9 @@ TRITON_FLAGS: Final[tuple[Flag, ...]] = (
     _honoured("exit-on-error", _BOOL, "end if a model fails to load at the start"),
     _honoured("disable-auto-complete-config", _SWITCH, "take config.pbtxt as it is"),
     _honoured("strict-readiness", _BOOL, "ready only once all models are"),
-    _honoured("model-control-mode", _TEXT, "none, explicit or poll"),
+    _honoured("model-control-mode", _TEXT, "none, explicit, poll or on-demand"),
     _honoured("repository-poll-secs", _INTEGER, "how often poll mode looks"),
-    _honoured("load-model", _TEXT, "load at the start in explicit mode", repeated=True),
+    _honoured("load-model", _TEXT, "load at the start", repeated=True),
     _honoured("model-config-name", _TEXT, "use configs/TEXT.pbtxt where it is"),
     _honoured("model-load-thread-count", _INTEGER, "models a worker loads at once"),
     _honoured("model-load-retry-count", _INTEGER, "try a failed load again"),
@@ -180,6 +180,7 @@ TRITON_FLAGS: Final[tuple[Flag, ...]] = (
 )
 
 OWN_FLAGS: Final[tuple[Flag, ...]] = (
+    _honoured("model-memory-budget", _TEXT, "what on-demand mode may load: 2GiB, 512M"),
     _honoured("no-worker-timeout", _NUMBER, "seconds to wait for a lost worker"),
     _honoured("max-queue-bytes", _INTEGER, "requests of a model that wait together"),
     _honoured("device", _TEXT, "start a worker for cpu or cuda:N", repeated=True),

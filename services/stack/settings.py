@@ -11,8 +11,8 @@ from services.core.logs import LogSettings
 from services.core.restrictions import parse_restrictions
 from services.stack.command_line import CommandLine, UsageError, Value
 from services.stack.observation_flags import observation_flags
+from services.stack.repository_flags import repository_flags
 
-MODEL_CONTROL_MODES = ("none", "explicit", "poll")
 LOG_FORMATS = ("default", "iso8601")
 
 
@@ -99,7 +99,11 @@ def settings_of(line: CommandLine) -> StackSettings:
         )
         if _last(values, "allow-metrics", default=True)
         else None,
-        control_flags=_control_flags(values),
+        control_flags=(
+            *repository_flags(values),
+            *_metrics_flags(values),
+            *observation_flags(values),
+        ),
         worker_flags=_worker_flags(values),
         router_flags=_router_flags(values),
         http_max_input_bytes=_integer_or_none(values, "http-max-input-size"),
@@ -145,41 +149,6 @@ def _door(values: Values, *, name: str, protocol: str, host: str, port: int) -> 
         raise UsageError(f"--{flag} must be 1 to 65535, got {chosen}")
     address = str(_last(values, f"{protocol}-address", default=host))
     return Door(name=name, flag=f"--{flag}", host=address, port=chosen)
-
-
-def _control_flags(values: Values) -> tuple[str, ...]:
-    """Return what control reads itself, in its own spelling.
-
-    Raises:
-        UsageError: an unknown mode, or ``--load-model`` where it has no meaning.
-    """
-    mode = str(_last(values, "model-control-mode", default="none"))
-    if mode not in MODEL_CONTROL_MODES:
-        modes = ", ".join(MODEL_CONTROL_MODES)
-        raise UsageError(f"--model-control-mode must be one of {modes}, not '{mode}'")
-    models = set(values.get("load-model", ()))
-    if models and mode != "explicit":
-        raise UsageError(
-            "--load-model can only be used with --model-control-mode=explicit"
-        )
-    if "*" in models and len(models) > 1:
-        raise UsageError("--load-model=* means every model: name no other beside it")
-    # It is the stack that ends on an error, with a word on every model.
-    flags = [f"--model-control-mode={mode}", "--exit-on-error=false"]
-    for name in ("load-model", "backend-config"):
-        flags += [f"--{name}={value}" for value in values.get(name, ())]
-    if "strict-readiness" in values:
-        strict = bool(values["strict-readiness"][-1])
-        flags.append(f"--strict-readiness={str(strict).lower()}")
-    if _last(values, "disable-auto-complete-config", default=False):
-        flags.append("--disable-auto-complete-config")
-    for name in ("repository-poll-secs", "model-load-retry-count"):
-        number = _integer_or_none(values, name)
-        if number is not None:
-            flags.append(f"--{name}={number}")
-    if "model-config-name" in values:
-        flags.append(f"--model-config-name={values['model-config-name'][-1]}")
-    return (*flags, *_metrics_flags(values), *observation_flags(values))
 
 
 def _metrics_flags(values: Values) -> tuple[str, ...]:

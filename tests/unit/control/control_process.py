@@ -143,7 +143,7 @@ class Control:
             reconciler, self.store, MonotonicClock(), grace=grace
         )
         self.supervisor.restore(snapshot or Snapshot())
-        self.catalog = Catalog(self.supervisor, settings)
+        self.catalog = Catalog(self.supervisor, settings, MonotonicClock())
         self.statistics = Statistics(
             self.store, self.supervisor.routers, MonotonicClock()
         )

@@ -100,8 +100,16 @@ def test_the_log_flags_become_log_settings() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model-control-mode=manual"], "must be one of none, explicit, poll"),
+        (
+            ["--model-control-mode=manual"],
+            "must be one of none, explicit, poll, on-demand",
+        ),
         (["--load-model=a"], "only be used with --model-control-mode=explicit"),
+        (["--model-memory-budget=1G"], "only be used with .*on-demand"),
+        (
+            ["--model-control-mode=on-demand", "--model-memory-budget=much"],
+            "--model-memory-budget: 'much' is no size",
+        ),
         (["--http-port=0"], "--http-port must be 1 to 65535"),
         (["--grpc-port=65536"], "--grpc-port must be 1 to 65535"),
         (["--exit-timeout-secs=-1"], "must not be negative"),
