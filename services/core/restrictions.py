@@ -9,6 +9,9 @@ from typing import Final
 
 # Before the names of gRPC's headers.
 GRPC_HEADER_PREFIX: Final = "triton-grpc-protocol-"
+# The gateway puts it on every client's gRPC call, whatever the client sends. On the
+# routers' internal address it tells clients from those who start, watch and serve us.
+GATEWAY_HEADER: Final = "nereid-gateway"
 
 _SHARED_MEMORY: Final = tuple(
     f"{kind}SharedMemory{verb}"
@@ -31,6 +34,10 @@ CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = {
         "RepositoryIndex",
         "RepositoryModelLoad",
         "RepositoryModelUnload",
+        # Who gets which version is the repository's business too.
+        "TrafficSetting",
+        "TrafficSettingGet",
+        "TrafficSettingUpdate",
     ),
     "statistics": ("ModelStatistics",),
     "trace": ("TraceSetting", "TraceSettingGet", "TraceSettingUpdate"),

@@ -7,6 +7,7 @@ may be given, also serves what workers and control use among themselves.
 from typing import Final
 
 from protos import rest_pb2
+from services.core.restrictions import GATEWAY_HEADER
 from services.gateway.envoy_json import TYPE_PREFIX, Json
 from services.gateway.listeners import NEVER
 from services.gateway.routes import PathPattern, either, path_patterns
@@ -73,7 +74,11 @@ def _grpc_route(service: str) -> Json:
         "string_match": {"prefix": "application/grpc"},
     }
     match: Json = {"prefix": f"/{service}/", "headers": [header]}
-    return {"match": match, "route": _to_router()}
+    mark: Json = {
+        "header": {"key": GATEWAY_HEADER, "value": "1"},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }
+    return {"match": match, "route": _to_router(), "request_headers_to_add": [mark]}
 
 
 def _verb_is(verb: str) -> Json:

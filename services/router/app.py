@@ -34,7 +34,7 @@ from services.core.restrictions import (
 from services.router.control_client import ControlClient
 from services.router.demand_reporter import DemandReporter
 from services.router.dispatcher import SERVE_METHOD
-from services.router.doors import HEALTH_CHECKS, Doors
+from services.router.doors import Doors
 from services.router.forward import ControlForwarder
 from services.router.header_forwarding import HeaderForwarding
 from services.router.health import SERVICE_NAME as HEALTH_SERVICE
@@ -208,10 +208,8 @@ class RouterApp:
         restricted = parse_restrictions(
             settings.grpc_restricted_protocol, GRPC_HEADER_PREFIX
         )
-        # Who starts and watches us asks the internal server how we are.
-        inner = {m: r for m, r in restricted.items() if m not in HEALTH_CHECKS}
-        self._public = self._server(self._health, restricted)
-        self._internal = self._server(self._health, inner, _KEEPALIVE)
+        self._public = self._server(restricted)
+        self._internal = self._server(restricted, _KEEPALIVE, is_internal=True)
         self._internal.add_method(SERVE_METHOD, self._inference.dispatcher.accept)
         self._doors.open_rest(
             self._internal, parse_restrictions(settings.http_restricted_api)
@@ -267,12 +265,15 @@ class RouterApp:
 
     def _server(
         self,
-        health: Health,
         restrictions: Mapping[str, Restriction],
         options: Options = (),
+        *,
+        is_internal: bool = False,
     ) -> Server:
         server = Server(self._reactor, options)
-        self._doors.open_grpc(server, self._servicer, health, restrictions)
+        self._doors.open_grpc(
+            server, self._servicer, self._health, restrictions, is_internal=is_internal
+        )
         for name in REFLECTION_METHODS:
             server.add_method(name, reflection_calls(_PUBLIC_SERVICES))
         return server

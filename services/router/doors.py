@@ -29,7 +29,6 @@ from services.router.shared_memory_servicer import SharedMemoryServicer
 from services.router.stream_infer import STREAM_INFER_METHOD, stream_infer_calls
 
 _ASKING_METHODS: Final = ("ModelReady", "ServerReady")
-HEALTH_CHECKS: Final = ("Check", "Watch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +67,14 @@ class Doors:
         servicer: InferenceServicer,
         health: Health,
         restrictions: Mapping[str, Restriction],
+        *,
+        is_internal: bool,
     ) -> None:
-        """Serve inference.GRPCInferenceService and grpc.health.v1."""
-        guard = Guard(restrictions)
+        """Serve inference.GRPCInferenceService and grpc.health.v1.
+
+        ``is_internal``: also to others than clients, see Guard.
+        """
+        guard = Guard(restrictions, is_internal=is_internal)
 
         def add(name: str, factory: CallFactory) -> None:
             server.add_method(name, guard.guarded(name, factory))

@@ -16,7 +16,7 @@ from services.core.wire_format import WireFormatError, skip_field
 # Made by the gateway or the protocol, not by the client.
 _NOT_FORWARDED: Final = re.compile(
     r"x-envoy-.*|x-content-length|x-request-id|x-forwarded-proto|te|content-type"
-    r"|grpc-.*|:.*"
+    r"|grpc-.*|:.*|nereid-gateway"
 )
 _RESERVED: Final = frozenset(
     (

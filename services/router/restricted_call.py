@@ -13,7 +13,7 @@ from services.core.completion_queue import (
     StreamCall,
     metadata_values,
 )
-from services.core.restrictions import Restriction
+from services.core.restrictions import GATEWAY_HEADER, Restriction
 
 _PERMISSION_DENIED: Final[int] = grpc.StatusCode.PERMISSION_DENIED.value[0]
 _UNAVAILABLE: Final[int] = grpc.StatusCode.UNAVAILABLE.value[0]
@@ -32,14 +32,23 @@ class Guard:
     """Lets calls through that carry what their method demands."""
 
     def __init__(
-        self, restrictions: Mapping[str, Restriction], *, is_rest: bool = False
+        self,
+        restrictions: Mapping[str, Restriction],
+        *,
+        is_rest: bool = False,
+        is_internal: bool = False,
     ) -> None:
-        """Guard the methods that ``restrictions`` names, without their service.
+        """Guard methods.
 
-        ``is_rest``: the answer is to become HTTP's 403, which is not what gRPC
-        clients are told.
+        Args:
+            restrictions: By the methods' names without their service.
+            is_rest: The answer is to become HTTP's 403, which is not what gRPC
+                clients are told.
+            is_internal: Of those who call only some are clients: whose calls have
+                come through the gateway.
         """
         self._restrictions = restrictions
+        self._is_internal = is_internal
         self._code = _PERMISSION_DENIED if is_rest else _UNAVAILABLE
         self._what = "API" if is_rest else "protocol"
 
@@ -55,10 +64,15 @@ class Guard:
             f"This {self._what} is restricted, expecting header '{restriction.header}'"
         )
 
-        def accept(call: NativeCall, name: str, metadata: NativeMetadata) -> object:
-            value = metadata_values(metadata).get(key, b"")
+        def is_let_through(values: Mapping[str, str | bytes]) -> bool:
+            if self._is_internal and GATEWAY_HEADER not in values:
+                return True
+            value = values.get(key, b"")
             found = value.encode() if isinstance(value, str) else value
-            if hmac.compare_digest(found, wanted):
+            return hmac.compare_digest(found, wanted)
+
+        def accept(call: NativeCall, name: str, metadata: NativeMetadata) -> object:
+            if is_let_through(metadata_values(metadata)):
                 return factory(call, name, metadata)
             refused = _RefusedCall(call, name, metadata)
             refused.finish(self._code, text)

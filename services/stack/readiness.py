@@ -11,6 +11,7 @@ from services.stack.settings import Door
 
 PROBE_TIMEOUT_S: Final = 1.0
 HTTP_OK: Final = 200
+HTTP_FORBIDDEN: Final = 403
 WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
 
 
@@ -41,12 +42,19 @@ def url_of(door: Door) -> str:
 
 
 def rest_is_ready(door: Door) -> bool:
-    """Ask the gateway for the server's readiness, once."""
+    """Ask the gateway for the server's readiness, once.
+
+    One that demands a header of who asks (``--http-restricted-api=health:...``) has
+    reached the router; that this is ready it has told by itself.
+    """
     try:
         with urllib.request.urlopen(  # noqa: S310  http, by url_of
             f"{url_of(door)}/v2/health/ready", timeout=PROBE_TIMEOUT_S
         ) as response:
             return bool(response.status == HTTP_OK)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code == HTTP_FORBIDDEN
     except OSError:
         return False
 
