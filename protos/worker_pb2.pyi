@@ -35,6 +35,7 @@ class InstanceHello(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     INSTANCE_NAME_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
+    TAKES_TURNS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     model_name: _builtins.str
     model_version: _builtins.int
@@ -44,6 +45,8 @@ class InstanceHello(_message.Message):
     """As Triton names it, e.g. "simple_0_0"."""
     device: _builtins.str
     """"cpu" or "cuda:<index>"."""
+    takes_turns: _builtins.bool
+    """A rate limiter rules when it executes: see BatchRequest.asks_turn."""
     def __init__(
         self,
         *,
@@ -53,10 +56,11 @@ class InstanceHello(_message.Message):
         generation: _builtins.int = ...,
         instance_name: _builtins.str = ...,
         device: _builtins.str = ...,
+        takes_turns: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "generation", b"generation", "instance_name", b"instance_name", "model_name", b"model_name", "model_version", b"model_version", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "generation", b"generation", "instance_name", b"instance_name", "model_name", b"model_name", "model_version", b"model_version", "takes_turns", b"takes_turns", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -72,6 +76,16 @@ class BatchRequest(_message.Message):
 
     REQUEST_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
+    ASKS_TURN_FIELD_NUMBER: _builtins.int
+    PASSES_TURN_FIELD_NUMBER: _builtins.int
+    asks_turn: _builtins.bool
+    """Of an instance that takes turns. These too are messages of their own and no
+    batches. The router asks when it has requests, also while the instance executes;
+    the worker answers with BatchResponse.turn; the router then sends one batch, or
+    passes the turn if nobody waits any more. A batch that comes without a turn waits
+    for one in the worker.
+    """
+    passes_turn: _builtins.bool
     @_builtins.property
     def request(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Serialized inference.ModelInferRequest."""
@@ -89,10 +103,12 @@ class BatchRequest(_message.Message):
         *,
         request: _abc.Iterable[_builtins.bytes] | None = ...,
         cancelled: _abc.Iterable[Global___RequestPlace] | None = ...,
+        asks_turn: _builtins.bool = ...,
+        passes_turn: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks_turn", b"asks_turn", "cancelled", b"cancelled", "passes_turn", b"passes_turn", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -142,10 +158,13 @@ class BatchResponse(_message.Message):
     REPLY_FIELD_NUMBER: _builtins.int
     STREAMED_FIELD_NUMBER: _builtins.int
     FAREWELL_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
     farewell: _builtins.bool
     """The last message of an instance that leaves in order, alone in it: batches that it
     has not answered were on their way to it, and it has begun none of them.
     """
+    turn: _builtins.bool
+    """One batch may be sent: see BatchRequest.asks_turn. A message of its own."""
     @_builtins.property
     def timing(self) -> Global___BatchTiming:
         """First on the wire, so that a router finds it at a fixed place."""
@@ -168,10 +187,11 @@ class BatchResponse(_message.Message):
         reply: _abc.Iterable[Global___Reply] | None = ...,
         streamed: _abc.Iterable[Global___StreamedReply] | None = ...,
         farewell: _builtins.bool = ...,
+        turn: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["farewell", b"farewell", "reply", b"reply", "streamed", b"streamed", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["farewell", b"farewell", "reply", b"reply", "streamed", b"streamed", "timing", b"timing", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -220,6 +220,15 @@ class Batcher(Generic[RequestT]):
         self._count_out(batch)
         return Step(batch)
 
+    def due_ns(self) -> int | None:
+        """Return when ``step`` would form a batch; 0: at once, None: no one waits."""
+        if len(self._queue) < (self._held or 1):
+            return None
+        count, is_due = self._reach()
+        if is_due or not self._policy.max_queue_delay_ns:
+            return 0
+        return self._oldest_ns(count) + self._policy.max_queue_delay_ns
+
     def _reach(self) -> tuple[int, bool]:
         """Return how many from the head fit together, and if they go at once.
 

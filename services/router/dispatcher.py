@@ -40,6 +40,10 @@ _FAREWELL: Final = worker_pb2.BatchResponse(farewell=True).SerializeToString()
 ExecutionWatcher: TypeAlias = Callable[[Execution, bytes], None]
 """Is told of an execution and its answer, a serialized BatchResponse."""
 
+_ASKS_TURN: Final = worker_pb2.BatchRequest(asks_turn=True).SerializeToString()
+_PASSES_TURN: Final = worker_pb2.BatchRequest(passes_turn=True).SerializeToString()
+_TURN: Final = worker_pb2.BatchResponse(turn=True).SerializeToString()
+
 _LOST_TEXT: Final = "the worker was lost before its last response"
 
 
@@ -183,6 +187,58 @@ class InstanceStream(StreamCall):
             scheduler.streaming(-told)
 
 
+class LimitedInstanceStream(InstanceStream):
+    """An instance whose worker says when it may execute: see LimitedScheduler."""
+
+    __slots__ = ("_on_turn", "has_turn")
+
+    def __init__(  # noqa: PLR0917 - as its base
+        self,
+        call: NativeCall,
+        method: str,
+        metadata: NativeMetadata,
+        hello: worker_pb2.InstanceHello,
+        on_leave: "Callable[[InstanceStream], None]",
+        watchers: Sequence[ExecutionWatcher],
+    ) -> None:
+        """Greet the instance; it has no turn yet."""
+        self._on_turn: Callable[[], None] | None = None
+        self.has_turn = False
+        super().__init__(call, method, metadata, hello, on_leave, watchers)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a turn has been asked for that has not come."""
+        return self._on_turn is not None
+
+    def ask(self, on_turn: Callable[[], None]) -> None:
+        """Ask the worker for a turn, unless that is done; ``on_turn`` is called."""
+        if self._on_turn is None:
+            self._on_turn = on_turn
+            self.send(_ASKS_TURN)
+
+    def pass_turn(self) -> None:
+        """Give a turn back: there is nothing to execute any more."""
+        self.has_turn = False
+        self.send(_PASSES_TURN)
+
+    def execute(self, execution: Execution) -> None:
+        """Send the batch, which takes the turn."""
+        self.has_turn = False
+        super().execute(execution)
+
+    def received(self, message: bytes) -> None:
+        """Take a turn, or what every instance says."""
+        if message != _TURN:
+            super().received(message)
+            return
+        self.read()
+        on_turn, self._on_turn = self._on_turn, None
+        if on_turn is not None and self._scheduler is not None:
+            self.has_turn = True
+            on_turn()
+
+
 class Dispatcher:
     """Brings the instances that dial in together with their schedulers.
 
@@ -208,9 +264,8 @@ class Dispatcher:
             )
         except DecodeError:
             hello = worker_pb2.InstanceHello()
-        stream = InstanceStream(
-            call, method, metadata, hello, self._left, self._watchers
-        )
+        kind = LimitedInstanceStream if hello.takes_turns else InstanceStream
+        stream = kind(call, method, metadata, hello, self._left, self._watchers)
         if not hello.generation:
             stream.finish(_INVALID_ARGUMENT, f"metadata '{_HELLO_KEY}' is missing")
             return stream

@@ -33,6 +33,7 @@ from services.router.ensemble_scheduler import (
 )
 from services.router.first_instances import FirstInstances
 from services.router.in_turn import InTurn
+from services.router.limited_scheduler import LimitedScheduler, is_limited
 from services.router.on_demand import OnDemand
 from services.router.pending_request import PendingRequest, Taker, refuse
 from services.router.queue_limits import QueueLimits
@@ -365,7 +366,8 @@ class Inference:
             return SequenceScheduler(
                 route, sequences, self._reactor, limits=self._limits
             )
-        return Scheduler(
+        kind = LimitedScheduler if is_limited(route) else Scheduler
+        return kind(
             route, self._reactor, limits=self._limits, isolation=self._isolation
         )
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 from services.core.cache_config import cache_size_bytes
 from services.core.header_pattern import header_pattern
 from services.core.logs import LogSettings
+from services.core.rate_limits import is_rate_limited, resource_amounts
 from services.core.restrictions import parse_restrictions
 from services.stack.command_line import CommandLine, UsageError, Value
 from services.stack.observation_flags import observation_flags
@@ -219,8 +220,22 @@ def _queue_flags(values: Values) -> tuple[str, ...]:
 
 
 def _worker_flags(values: Values) -> tuple[str, ...]:
+    """Return what every worker reads itself.
+
+    Raises:
+        UsageError: no number, no mode or no amount.
+    """
+    flags = []
     count = _integer_or_none(values, "model-load-thread-count")
-    return () if count is None else (f"--model-load-thread-count={count}",)
+    if count is not None:
+        flags.append(f"--model-load-thread-count={count}")
+    if "rate-limit" in values:
+        mode = str(values["rate-limit"][-1])
+        _check("rate-limit", is_rate_limited, mode)
+        flags.append(f"--rate-limit={mode}")
+    amounts = [str(value) for value in values.get("rate-limit-resource", ())]
+    _check("rate-limit-resource", resource_amounts, amounts)
+    return (*flags, *(f"--rate-limit-resource={amount}" for amount in amounts))
 
 
 def _devices(values: Values) -> tuple[str, ...]:

@@ -24,7 +24,9 @@ from services.core.gpus import Gpu
 from services.core.memory_return import MemoryReturn
 from services.core.nvml import NoNvmlError, list_gpus
 from services.core.process_tuning import prepare_grpc, settle
+from services.core.rate_limits import OFF, is_rate_limited, resource_amounts
 from services.worker.device import Device, DeviceKind, choose, parse_device
+from services.worker.turns import Turns
 
 _EXIT_TIMEOUT_S: Final = 30.0
 # Loading is mostly reading files and optimising graphs: a few at once pay.
@@ -64,6 +66,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         default=_LOADING_THREADS,
         help="how many models are loaded at once (default: 4)",
     )
+    parser.add_argument("--rate-limit", default=OFF, help="off or execution_count")
+    parser.add_argument("--rate-limit-resource", action="append", default=[])
     parser.add_argument("--exit-timeout-secs", type=float, default=_EXIT_TIMEOUT_S)
     parser.add_argument("--log-verbose", type=int, default=0)
     return parser.parse_args(argv)
@@ -76,7 +80,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         device = parse_device(settings.device)
         chosen = choose(device, _gpus_for(device), os.environ)
-    except ConfigError as error:
+        turns = _turns(settings, device)
+    except (ConfigError, ValueError) as error:
         print(f"nereid worker: {error}", file=sys.stderr)  # noqa: T201 - to the user
         return 2
     os.environ["CUDA_VISIBLE_DEVICES"] = chosen.visible
@@ -90,7 +95,18 @@ def main(argv: Sequence[str]) -> int:
     stopping: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda caught, _frame: stopping.put(caught))
-    return _serve(settings, chosen.device, stopping)
+    return _serve(settings, chosen.device, turns, stopping)
+
+
+def _turns(settings: argparse.Namespace, device: Device) -> Turns | None:
+    """Return what limits the instances of this worker; None: nothing does.
+
+    Raises:
+        ValueError: a flag that says nothing of the kind.
+    """
+    amounts = resource_amounts(settings.rate_limit_resource)
+    limited = is_rate_limited(settings.rate_limit)
+    return Turns(amounts, device.index) if limited else None
 
 
 def _gpus_for(device: Device) -> tuple[Gpu, ...]:
@@ -113,7 +129,10 @@ def _told(stopping: "queue.SimpleQueue[int]") -> int | None:
 
 
 def _serve(
-    settings: argparse.Namespace, device: Device, stopping: "queue.SimpleQueue[int]"
+    settings: argparse.Namespace,
+    device: Device,
+    turns: Turns | None,
+    stopping: "queue.SimpleQueue[int]",
 ) -> int:
     # Not before the environment is set: grpc reads it when it is imported.
     from services.worker.worker import Worker  # noqa: PLC0415
@@ -127,6 +146,7 @@ def _serve(
         device,
         give_up=lambda: stopping.put(_HUNG),
         loading_threads=max(settings.model_load_thread_count, 1),
+        turns=turns,
     )
     worker.start()
     settle()

@@ -1,5 +1,6 @@
 """A model instance and its streams to the routers."""
 
+import queue
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from services.core.memory_return import trim_after
 from services.worker import wire
 from services.worker.backoff import Backoff
 from services.worker.outlet import Outlet
+from services.worker.turns import Claim, InstanceTurns
 
 # How long a router may take to end a stream that we have finished.
 _FAREWELL_S: Final = 1.0
@@ -68,7 +70,11 @@ class Instance:
     """
 
     def __init__(
-        self, name: str, run: Run | StreamedRun, open_stream: OpenStream
+        self,
+        name: str,
+        run: Run | StreamedRun,
+        open_stream: OpenStream,
+        turns: InstanceTurns | None = None,
     ) -> None:
         """Prepare an instance that no router knows yet.
 
@@ -76,8 +82,10 @@ class Instance:
             name: As Triton names it, e.g. "simple_0_0".
             run: Answers a batch; called by one thread at a time.
             open_stream: Dials a router, given its endpoint.
+            turns: When it may execute; None: whenever there is a batch.
         """
         self.name = name
+        self.turns = turns
         self._run = run
         self._open_stream = open_stream
         self._executing = threading.Lock()
@@ -115,6 +123,8 @@ class Instance:
             link.leave()
         for link in links:
             link.wait()
+        if self.turns is not None:
+            self.turns.close()
 
     def execute(self, message: bytes, open_outlet: Callable[[], Outlet]) -> bytes:
         """Answer one batch, waiting for the batches of other routers."""
@@ -205,8 +215,60 @@ class _Link:
 
     def _answer(self, stream: Stream, backoff: Backoff) -> None:
         """Answer batches until the stream ends."""
-        number = 0
+        turns = self._instance.turns
+        if turns is None:
+            execute, receive = self._instance.execute, stream.receive
+            self._answer_batches(stream, receive, execute, backoff)
+        else:
+            self._answer_in_turn(stream, turns, backoff)
+
+    def _answer_in_turn(
+        self, stream: Stream, turns: InstanceTurns, backoff: Backoff
+    ) -> None:
+        """Answer batches by turns; a thread more hears what is asked meanwhile."""
+        claim = turns.claim(partial(self._give_turn, stream))
+        batches: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        hear = partial(self._hear, stream, turns, claim, batches.put)
+        hearing = threading.Thread(target=hear, name="turns", daemon=True)
+        hearing.start()
+        execute = partial(self._execute_in_turn, turns, claim)
+        try:
+            self._answer_batches(stream, batches.get, execute, backoff)
+        except Exception:
+            stream.cancel()
+            raise
+        finally:
+            hearing.join()
+            turns.leave(claim)
+
+    def _hear(
+        self,
+        stream: Stream,
+        turns: InstanceTurns,
+        claim: Claim,
+        put: Callable[[bytes | None], None],
+    ) -> None:
+        """Do at once what needs no execution, and put the batches aside."""
         while (message := stream.receive()) is not None:
+            if message == wire.ASKS_TURN:
+                turns.ask(claim)
+            elif message == wire.PASSES_TURN:
+                turns.end(claim, is_executed=False)
+            elif wire.is_cancellation(message):
+                self._cancel(wire.cancelled_requests(message))
+            else:
+                put(message)
+        put(None)
+
+    def _answer_batches(
+        self,
+        stream: Stream,
+        receive: Callable[[], bytes | None],
+        execute: Callable[[bytes, Callable[[], Outlet]], bytes],
+        backoff: Backoff,
+    ) -> None:
+        number = 0
+        while (message := receive()) is not None:
             trim_after(message)
             backoff.reset()
             if wire.is_cancellation(message):
@@ -217,7 +279,7 @@ class _Link:
                     continue  # it crossed our farewell: the router keeps it
                 self._busy = True
             open_outlet = partial(self._open_outlet, stream, number)
-            answer = self._instance.execute(message, open_outlet)
+            answer = execute(message, open_outlet)
             number += 1
             with self._lock:
                 self._busy = False
@@ -264,6 +326,26 @@ class _Link:
                 del self._outlets[number]
                 if not self._busy:
                     self._finish_if_drained()
+
+    def _execute_in_turn(
+        self,
+        turns: InstanceTurns,
+        claim: Claim,
+        message: bytes,
+        open_outlet: Callable[[], Outlet],
+    ) -> bytes:
+        """Execute a batch, with or without having asked for a turn before."""
+        turns.take(claim)
+        try:
+            return self._instance.execute(message, open_outlet)
+        finally:
+            turns.end(claim)
+
+    def _give_turn(self, stream: Stream) -> None:
+        """Let the router send a batch, unless we have begun to leave."""
+        with self._lock:
+            if self._stream is stream and not self._stopping.is_set():
+                stream.send(wire.TURN)
 
     def _cancel(self, places: list[tuple[int, int]]) -> None:
         """Tell the model of requests that nobody waits for any longer."""

@@ -45,6 +45,7 @@ from services.worker.request_execution import RequestExecution
 from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
 from services.worker.signature import Signature
 from services.worker.streamed_execution import StreamedExecution
+from services.worker.turns import InstanceTurns, Turns, close_all
 from services.worker.warmup import warm_up
 from services.worker.watchdog import Watchdog
 
@@ -134,6 +135,7 @@ class Loader:
         threads: int = 4,
         metrics: ModelMetrics | None = None,
         watchdog: Watchdog | None = None,
+        turns: Turns | None = None,
     ) -> None:
         """Begin with nothing loaded.
 
@@ -145,6 +147,7 @@ class Loader:
             threads: How many models are loaded at once.
             metrics: Where models show what they count themselves.
             watchdog: Ends executions that do not return; None: nobody does.
+            turns: Of instances with resources; None: nothing is limited.
         """
         self._find_runtime = find_runtime
         self._dial = dial
@@ -155,6 +158,7 @@ class Loader:
         self._watchdog = watchdog
         self._seats = Seats()
         self._readiness = ReadinessChecks()
+        self._turns = turns
         self._lock = threading.Lock()
         self._endpoints: tuple[str, ...] = ()
         # None while it is being loaded.
@@ -274,6 +278,21 @@ class Loader:
 
     def _make(self, order: LoadOrder, source: ModelSource) -> _Loaded:
         """Load a model and warm its instances up; they dial nobody yet."""
+        turns: tuple[InstanceTurns | None, ...] = (None,) * len(order.places)
+        if self._turns is not None:
+            turns = self._turns.admit(source.config, order.places)
+        try:
+            return self._make_instances(order, source, turns)
+        except Exception:
+            close_all(turns)
+            raise
+
+    def _make_instances(
+        self,
+        order: LoadOrder,
+        source: ModelSource,
+        turns: Sequence[InstanceTurns | None],
+    ) -> _Loaded:
         before = measure(source.device)
         keys = [seat_key(source, place, order.fingerprint) for place in order.places]
         found = [self._seats.take(key) for key in keys]
@@ -292,8 +311,8 @@ class Loader:
         rest = iter(fresh)
         seats = tuple(seat or next(rest) for seat in found)
         instances = tuple(
-            Instance(place.name, seat.run, partial(self._dial, order, place.name))
-            for place, seat in zip(order.places, seats, strict=True)
+            Instance(place.name, seat.run, partial(self._dial, order, place.name), turn)
+            for place, seat, turn in zip(order.places, seats, turns, strict=True)
         )
         memory = measure(source.device).since(before)
         return _Loaded(seats=seats, instances=instances, memory=memory)

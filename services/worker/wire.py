@@ -17,6 +17,9 @@ from services.worker.signature import TensorSpec
 _PLAIN: Final = OutputForm()
 # Fields of BatchRequest, BatchResponse and StreamedReply.
 _CANCELLED_TAG: Final = b"\x1a"
+ASKS_TURN: Final = worker_pb2.BatchRequest(asks_turn=True).SerializeToString()
+PASSES_TURN: Final = worker_pb2.BatchRequest(passes_turn=True).SerializeToString()
+TURN: Final = worker_pb2.BatchResponse(turn=True).SerializeToString()
 _STREAMED: Final = 3
 _REPLY_OF_STREAMED: Final = 4
 FAREWELL: Final = worker_pb2.BatchResponse(farewell=True).SerializeToString()

@@ -14,6 +14,7 @@ from services.worker.control_client import ControlClient, ControlReports
 from services.worker.device import Device, DeviceKind
 from services.worker.loader import Loader, LoadOrder
 from services.worker.model_metrics import ModelMetrics
+from services.worker.turns import Turns, limits_of
 from services.worker.watchdog import Watchdog
 
 _SERVE_METHOD: Final = "/nereid.worker.WorkerDispatch/Serve"
@@ -31,6 +32,7 @@ class Worker:
         *,
         give_up: Callable[[], None],
         loading_threads: int = 4,
+        turns: Turns | None = None,
     ) -> None:
         """Wire the parts together.
 
@@ -41,9 +43,11 @@ class Worker:
             give_up: Called when an execution hangs that only the end of this
                 process can end.
             loading_threads: How many models are loaded at once.
+            turns: Of instances with resources; None: nothing is limited.
         """
         self._worker_id = worker_id
         self._device = device
+        self._is_limited = turns is not None
         self._reports = reports = ControlReports()
         self._metrics = ModelMetrics()
         self._watchdog = Watchdog(MonotonicClock(), give_up)
@@ -55,6 +59,7 @@ class Worker:
             threads=loading_threads,
             metrics=self._metrics,
             watchdog=self._watchdog,
+            turns=turns,
         )
         self._control = ControlClient(
             control,
@@ -93,6 +98,7 @@ class Worker:
             generation=order.generation,
             instance_name=instance_name,
             device=self._device.label,
+            takes_turns=self._is_limited and takes_turns(order, instance_name),
         )
         metadata = ((_HELLO_KEY, hello.SerializeToString()),)
         return ClientStream(endpoint, _SERVE_METHOD, metadata)
@@ -114,3 +120,12 @@ class Worker:
             generations=generations,
             started_ms=process_use().started_ms,
         )
+
+
+def takes_turns(order: LoadOrder, instance_name: str) -> bool:
+    """Return whether the configuration limits when an instance executes."""
+    config = order.source.config
+    return any(
+        place.name == instance_name and limits_of(config, place) is not None
+        for place in order.places
+    )

@@ -23,6 +23,7 @@ PURE: Final = (
     "core/lifecycle.py",
     "core/model_config.py",
     "core/model_version.py",
+    "core/rate_limits.py",
     "core/restrictions.py",
     "core/shared_memory_region.py",
     "core/statistics_fields.py",
@@ -111,6 +112,7 @@ PURE: Final = (
     "worker/classification.py",
     "worker/gather.py",
     "worker/layout.py",
+    "worker/rate_limiter.py",
     "worker/reply_encoder.py",
     "worker/scatter.py",
 )

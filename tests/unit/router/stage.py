@@ -151,6 +151,7 @@ def staged(
     config: ModelConfig,
     limits: QueueLimits | None = None,
     isolation: Isolation | None = None,
+    kind: type[Scheduler] = Scheduler,
 ) -> Stage:
     reactor = PuppetReactor()
 
@@ -159,7 +160,7 @@ def staged(
     def now_ns() -> int:
         return stages[0].clock_ns if stages else 0
 
-    scheduler = Scheduler(
+    scheduler = kind(
         route(config),
         reactor,  # type: ignore[arg-type]
         now_ns,

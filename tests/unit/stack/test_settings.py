@@ -162,3 +162,31 @@ def test_the_router_learns_what_bounds_its_queues() -> None:
     given = settings("--no-worker-timeout=2.5", "--max-queue-bytes", "0")
     assert given.router_flags == ("--no-worker-timeout=2.5", "--max-queue-bytes=0")
     assert settings().router_flags == ()
+
+
+def test_workers_are_told_what_the_rate_limiter_is_to_do() -> None:
+    given = settings(
+        "--rate-limit=EXECUTION_COUNT",
+        "--rate-limit-resource=r1:4",
+        "--rate-limit-resource=r1:8:1",
+    )
+    assert given.worker_flags == (
+        "--rate-limit=EXECUTION_COUNT",
+        "--rate-limit-resource=r1:4",
+        "--rate-limit-resource=r1:8:1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "complaint"),
+    [
+        ("--rate-limit=often", "there is no mode 'often'"),
+        ("--rate-limit-resource=r1", "'<resource_name>:<count>'. Got r1"),
+        ("--rate-limit-resource=:4", "Got :4"),
+        ("--rate-limit-resource=r1:-4", "Got r1:-4"),
+        ("--rate-limit-resource=r1:4:0:0", "Got r1:4:0:0"),
+    ],
+)
+def test_a_rate_limit_that_says_nothing_is_refused(flag: str, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        settings(flag)
