@@ -28,6 +28,10 @@ SHORTEST_WINDOW_MS: Final = 500
 # It prints nothing if its windows differ by more than so many percent.
 STABILITY_PERCENT: Final = 900
 START_UP_S: Final = 60.0
+_JSON_ARGUMENTS: Final = (
+    *("--input-tensor-format", "json"),
+    *("--output-tensor-format", "json"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,7 @@ class Load:
         seconds: How long it measures, in all.
         asynchronous: Few client threads, many requests each; otherwise one thread
             for each request in flight.
+        is_json: Over HTTP, tensors as JSON numbers; else as bytes.
     """
 
     address: str
@@ -50,6 +55,7 @@ class Load:
     concurrency: int
     seconds: float
     asynchronous: bool
+    is_json: bool = False
 
     @property
     def window_ms(self) -> int:
@@ -72,6 +78,7 @@ class Load:
             *("-s", str(STABILITY_PERCENT)),
             *("-f", str(report)),
             *(("--async",) if self.asynchronous else ("--sync",)),
+            *(_JSON_ARGUMENTS if self.is_json else ()),
         ]
 
 

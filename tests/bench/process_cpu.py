@@ -78,7 +78,7 @@ def role_of(command_line: Sequence[str]) -> str:
 def roles_below(root: int) -> dict[str, tuple[int, ...]]:
     """Return the processes that ``root`` started, by their Nereid role."""
     roles: dict[str, tuple[int, ...]] = {}
-    for pid in sorted(descendants(root, _all_stats())):
+    for pid in sorted(descendants(root, all_stats())):
         role = role_of(_command_line(pid))
         if role:
             roles[role] = (*roles.get(role, ()), pid)
@@ -101,7 +101,8 @@ def _stat_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
 
 
-def _all_stats() -> list[ProcessStat]:
+def all_stats() -> list[ProcessStat]:
+    """Return the processes that are alive."""
     stats = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

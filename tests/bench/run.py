@@ -12,7 +12,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from tests.bench import machine, perf_analyzer, profile, report, servers, window
+from tests.bench import (
+    machine,
+    peer_run,
+    perf_analyzer,
+    profile,
+    report,
+    servers,
+    window,
+)
 from tests.bench.errors import BenchError
 from tests.bench.perf_analyzer import Load, PerfAnalyzer
 from tests.bench.report import Measurement
@@ -53,6 +61,11 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         action="append",
         default=[],
         help="one more flag of nereid serve, as --serve-flag=--allow-http=false",
+    )
+    parser.add_argument(
+        "--peers",
+        action="store_true",
+        help="measure other servers too, each in a virtual environment of its own",
     )
     parser.add_argument(
         "--profile", action="store_true", help="print where time goes instead"
@@ -159,6 +172,9 @@ def run(options: argparse.Namespace) -> None:
         f"load average {described.load_average:.2f}"
     )
     repository = options.model_repository.resolve()
+    if options.peers:
+        compare_peers(analyzer, repository, options, described)
+        return
     with ExitStack() as stack:
         running = [
             stack.enter_context(
@@ -178,6 +194,27 @@ def run(options: argparse.Namespace) -> None:
     out = options.out or _default_result(described.commit)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(report.to_json(described, measured, compared), encoding="utf-8")
+    print(f"written: {os.path.relpath(out)}")
+
+
+def compare_peers(
+    analyzer: PerfAnalyzer,
+    repository: Path,
+    options: argparse.Namespace,
+    described: machine.Machine,
+) -> None:
+    """Measure Nereid and its peers; print and write what was found.
+
+    Raises:
+        BenchError: Nereid itself could not be measured.
+    """
+    measured, missing = peer_run.measure_all(
+        ROOT, analyzer, repository, options.concurrency, options.seconds
+    )
+    text = peer_run.report(described, measured, missing)
+    out = options.out or _default_result(f"{described.commit}-peers")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
     print(f"written: {os.path.relpath(out)}")
 
 

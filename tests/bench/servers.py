@@ -32,11 +32,13 @@ class RunningServer:
         name: In tables.
         addresses: HOST:PORT by protocol.
         roles: Its processes, by what they do.
+        pid: Of the process that started all others; 0 if there is none.
     """
 
     name: str
     addresses: Mapping[str, str]
     roles: Mapping[str, tuple[int, ...]]
+    pid: int = 0
 
 
 @contextmanager
@@ -77,6 +79,7 @@ def nereid(
             name="nereid",
             addresses={"grpc": address, "http": f"127.0.0.1:{rest}"},
             roles=process_cpu.roles_below(process.pid),
+            pid=process.pid,
         )
 
 
