@@ -89,6 +89,7 @@ class WorkerHello(_message.Message):
     BACKENDS_FIELD_NUMBER: _builtins.int
     GENERATIONS_FIELD_NUMBER: _builtins.int
     STARTED_MS_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     host: _builtins.str
     pid: _builtins.int
@@ -106,6 +107,12 @@ class WorkerHello(_message.Message):
     def generations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Generations this worker already serves: it survived a lost stream."""
 
+    @_builtins.property
+    def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoadModel]:
+        """The orders that these generations were loaded by, so that a control that has
+        forgotten everything can go on from there.
+        """
+
     def __init__(
         self,
         *,
@@ -116,10 +123,11 @@ class WorkerHello(_message.Message):
         backends: _abc.Iterable[_builtins.str] | None = ...,
         generations: _abc.Iterable[_builtins.int] | None = ...,
         started_ms: _builtins.int = ...,
+        loads: _abc.Iterable[Global___LoadModel] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "device", b"device", "generations", b"generations", "host", b"host", "pid", b"pid", "started_ms", b"started_ms", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "device", b"device", "generations", b"generations", "host", b"host", "loads", b"loads", "pid", b"pid", "started_ms", b"started_ms", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -558,6 +566,7 @@ class LoadModel(_message.Message):
     VERSION_DIRECTORY_FIELD_NUMBER: _builtins.int
     INSTANCES_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
+    VERSION_FINGERPRINT_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     model_name: _builtins.str
     model_version: _builtins.int
@@ -567,6 +576,8 @@ class LoadModel(_message.Message):
     """Equal for generations that differ only in their instance groups and version
     policy; "" if it is not known. A worker may share instances between them.
     """
+    version_fingerprint: _builtins.str
+    """Equal for equal files and an equal configuration, the version policy left out."""
     @_builtins.property
     def config(self) -> _model_config_pb2.ModelConfig:
         """Complete: nothing is left to default."""
@@ -583,10 +594,11 @@ class LoadModel(_message.Message):
         version_directory: _builtins.str = ...,
         instances: _abc.Iterable[Global___Instance] | None = ...,
         fingerprint: _builtins.str = ...,
+        version_fingerprint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "fingerprint", b"fingerprint", "generation", b"generation", "instances", b"instances", "model_name", b"model_name", "model_version", b"model_version", "version_directory", b"version_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "fingerprint", b"fingerprint", "generation", b"generation", "instances", b"instances", "model_name", b"model_name", "model_version", b"model_version", "version_directory", b"version_directory", "version_fingerprint", b"version_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -716,18 +728,22 @@ class RouterHello(_message.Message):
 
     ROUTER_ID_FIELD_NUMBER: _builtins.int
     WORKER_ENDPOINT_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     worker_endpoint: _builtins.str
     """Where workers reach this router's WorkerDispatch."""
+    revision: _builtins.int
+    """Of the route table it works by; 0: it has none yet."""
     def __init__(
         self,
         *,
         router_id: _builtins.str = ...,
         worker_endpoint: _builtins.str = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["router_id", b"router_id", "worker_endpoint", b"worker_endpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "router_id", b"router_id", "worker_endpoint", b"worker_endpoint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

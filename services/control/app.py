@@ -141,6 +141,7 @@ class _Process:
                 self._fail("failed to load all models", failures)
                 return
             _log.info("start-up is over", failures=len(failures))
+            tasks.create_task(catalog.forget_strangers())
             tasks.create_task(catalog.poll())
 
     def _fail(self, what: str, reasons: list[str]) -> None:

@@ -84,9 +84,7 @@ class Catalog:
         """
         found = await self.survey()
         names = self._start_up_names(found)
-        if not self.mode.takes_requests:
-            for gone in self._reconciler.desired_models() - set(names):
-                self._supervisor.tell(ModelDropped(model=gone))
+        self._drop_others(names)
         await self._bring_all(found, names)
         await self._models.settled(names)
         known = self._supervisor.capabilities
@@ -150,6 +148,11 @@ class Catalog:
             known = await self._supervisor.capabilities_beyond(known)
             await self._models.refresh_for_workers()
 
+    async def forget_strangers(self) -> None:
+        """Drop what workers may come back with and nobody wants any more."""
+        await self._supervisor.until(lambda: not self._reconciler.is_ignorant)
+        self._drop_others(self._seen)
+
     async def serve_demand(self) -> None:
         """Load what is asked for, in ON_DEMAND mode, until cancelled."""
         if self.on_demand is not None:
@@ -178,6 +181,12 @@ class Catalog:
             if name not in self._seen or found.models.get(name) != self._seen[name]
         ]
         await self._bring_all(found, changed)
+
+    def _drop_others(self, names: Collection[str]) -> None:
+        """Serve nothing but ``names``, where clients do not decide."""
+        if not self.mode.takes_requests:
+            for gone in self._reconciler.desired_models() - set(names):
+                self._supervisor.tell(ModelDropped(model=gone))
 
     def _start_up_names(self, found: Survey) -> tuple[str, ...]:
         named = self._settings.start_up_models

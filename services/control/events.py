@@ -49,11 +49,14 @@ class WorkerJoined:
         worker: Who.
         generations: The numbers of what it serves already.
         predecessors: Workers that are gone, and whose place it takes.
+        described: These generations as an earlier control process had them loaded;
+            what the worker has of each is in ``former``.
     """
 
     worker: Worker
     generations: frozenset[int] = frozenset()
     predecessors: frozenset[str] = frozenset()
+    described: tuple[Generation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +100,16 @@ class InstancesUnloaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterJoined:
-    """A router dialled in; it has applied nothing yet."""
+    """A router dialled in; it has applied nothing of what we say yet.
+
+    Attributes:
+        router_id: Who.
+        revision: Of the table that it works by, which an earlier control process
+            may have sent; 0: none.
+    """
 
     router_id: str
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

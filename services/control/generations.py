@@ -64,6 +64,7 @@ class Generations:
                 state=ModelState.UNAVAILABLE,
                 reason=NO_WORKER,
                 former={**generation.former, **generation.placed},
+                is_restored=True,
             )
         )
 
@@ -206,10 +207,12 @@ class Generations:
         return self.registry.advance(generation, ModelEvent.LOAD)
 
     def drop_version(self, key: VersionKey) -> None:
-        """End every generation of a version."""
+        """End every generation of a version; forget those of an earlier process."""
         for generation in self.registry.of(key):
             if generation.state in (ModelState.LOADING, ModelState.READY):
                 self.registry.advance(generation, ModelEvent.UNLOAD)
+            elif generation.is_restored:
+                self.registry.remove(generation.number)
             elif generation.state is ModelState.UNAVAILABLE:
                 dropped = dataclasses.replace(
                     generation,

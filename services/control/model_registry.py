@@ -164,6 +164,7 @@ class Generation:
             back and still serves them may keep them.
         refused: Workers that could not load it while others could.
         failures: How often a worker could not load it.
+        is_restored: An earlier process had it, and nothing has become of it since.
         was_ready: It has served before: routers may keep requests for it while it
             is loaded again.
         is_failed: Not to be tried again unless somebody asks.
@@ -183,6 +184,7 @@ class Generation:
     former: Placement = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
     failures: int = 0
+    is_restored: bool = False
     was_ready: bool = False
     is_failed: bool = False
     lacks_device: bool = False
@@ -298,6 +300,7 @@ class ModelRegistry:
                 reason=reason,
                 is_failed=is_failed,
                 lacks_device=lacks_device,
+                is_restored=False,
             )
         )
 

@@ -9,13 +9,13 @@ Pure: every fact arrives as an event, every wish leaves as an action. The rules:
   new device came, goes to workers that have nothing of the generation; if there is
   none it waits, and the version serves with what is left.
 - A load that fails does not disturb what serves.
-- After a restart, routers are told nothing until it is clear which workers came
-  back with what they served: what they know is better.
+- Who comes and goes, and what they bring along, is ``services.control.arrivals``.
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
+from services.control.arrivals import Arrivals
 from services.control.ensembles import CheckMembers, fits_always, settle_ensembles
 from services.control.events import (
     Action,
@@ -85,10 +85,9 @@ class Reconciler:
         self._generations = Generations(first_number)
         self._registry = self._generations.registry
         self._wishes = Wishes(self._generations)
-        self._workers: dict[str, Worker] = {}
+        self._arrivals = Arrivals(self._generations, self._wishes, first_number)
         self._acknowledgements = RouterAcknowledgements()
         self._publication = Publication(first_number)
-        self._is_recovering = False
         self._is_start_up_over = False
         # Versions that may not be as they should.
         self._unsettled: set[VersionKey] = set()
@@ -111,7 +110,7 @@ class Reconciler:
     @property
     def workers(self) -> tuple[Worker, ...]:
         """Everyone who has joined and not left."""
-        return tuple(self._workers.values())
+        return tuple(self._arrivals.workers.values())
 
     @property
     def splits(self) -> Mapping[str, TrafficSplit]:
@@ -131,7 +130,12 @@ class Reconciler:
     @property
     def is_recovering(self) -> bool:
         """Whether routers know better than this process what is served."""
-        return self._is_recovering
+        return self._arrivals.is_recovering
+
+    @property
+    def is_ignorant(self) -> bool:
+        """Whether workers may come back with what this process has never heard of."""
+        return self._arrivals.is_ignorant
 
     @property
     def awaited(self) -> frozenset[VersionKey]:
@@ -187,70 +191,22 @@ class Reconciler:
         match event:
             case ModelDesired() | ModelDropped() | ModelRefused():
                 self._wishes.apply(event)
-            case WorkerJoined() | WorkerLeft():
-                self._apply_arrival(event)
+            case WorkerJoined() | WorkerLeft() | Restored() | RecoveryOver():
+                self._arrivals.apply(event)
             case InstancesLoaded() | InstancesFailed() | InstancesUnloaded():
                 self._apply_report(event)
-            case RouterJoined() | RouterLeft() | RoutesApplied() | RoutersOverdue():
+            case RouterJoined():
+                self._arrivals.apply(event)
+                self._acknowledgements.apply(event)
+            case RouterLeft() | RoutesApplied() | RoutersOverdue():
                 self._acknowledgements.apply(event)
             case TrafficSplitsSet() | ModelsLoadable():
                 self._publication.apply(event)
-            case Restored(generations=generations):
-                self._is_recovering = self._wishes.restore(generations)
-            case RecoveryOver():
-                self._end_recovery()
             case StartUpOver():
                 self._is_start_up_over = True
-                self._end_recovery()
-
-    def _end_recovery(self) -> None:
-        """Wait no longer: load anew what is desired, forget the rest."""
-        self._wishes.forget_unwanted()
-        self._is_recovering = False
+                self._arrivals.apply(event)
 
     # ------------------------------------------------------------ workers
-
-    def _apply_arrival(self, event: WorkerJoined | WorkerLeft) -> None:
-        match event:
-            case WorkerJoined(worker=worker, generations=generations):
-                if not any(self._registry.get(number) for number in generations):
-                    self._end_recovery()
-                for predecessor in sorted(event.predecessors):
-                    self._leave(predecessor)
-                self._workers[worker.worker_id] = worker
-                self._join(worker.worker_id, generations)
-            case WorkerLeft(worker_id=worker_id):
-                self._leave(worker_id)
-
-    def _leave(self, worker_id: str) -> None:
-        self._workers.pop(worker_id, None)
-        for generation in self._registry:
-            if worker_id in generation.placed:
-                self._generations.take_away(generation, worker_id, remember=True)
-
-    def _join(self, worker_id: str, numbers: Collection[int]) -> None:
-        for generation in self._registry:
-            if generation.lacks_device:
-                renewed = dataclasses.replace(
-                    generation, is_failed=False, lacks_device=False
-                )
-                self._registry.put(renewed)
-        for generation in self._registry:
-            serves = generation.number in numbers
-            if worker_id in generation.placed:
-                self._generations.compare(generation, worker_id, serves=serves)
-            elif serves and not self._adopt(generation, worker_id):
-                self._generations.unload(worker_id, generation.number)
-        for number in sorted(numbers):
-            if self._registry.get(number) is None:
-                self._generations.unload(worker_id, number)
-
-    def _adopt(self, generation: Generation, worker_id: str) -> bool:
-        is_wanted = (
-            generation.is_wanted_on_workers
-            and self._wishes.desired.get(generation.spec.key) == generation.spec
-        )
-        return is_wanted and self._generations.adopt(generation, worker_id)
 
     def _apply_report(
         self, event: InstancesLoaded | InstancesFailed | InstancesUnloaded
@@ -330,7 +286,7 @@ class Reconciler:
     def _place_missing(self, generation: Generation) -> Generation:
         suitable = [
             worker
-            for worker_id, worker in sorted(self._workers.items())
+            for worker_id, worker in sorted(self._arrivals.workers.items())
             if worker_id not in generation.refused
         ]
         if not suitable:
@@ -357,7 +313,7 @@ class Reconciler:
         return self._registry.get(generation.number) or generation
 
     def _publish(self) -> list[Action]:
-        if self._is_recovering:
+        if self._arrivals.is_recovering:
             return []
         table = self._publication.renew(self._registry, is_ready=self._is_ready())
         return [PublishRoutes(table=table)] if table else []

@@ -61,7 +61,9 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
                 "a router must say its router_id and its worker_endpoint"
             )
         link = self._supervisor.attach_router(
-            first.hello.router_id, first.hello.worker_endpoint
+            first.hello.router_id,
+            first.hello.worker_endpoint,
+            first.hello.revision,
         )
         link.tell(self._settings)
         self._live.greet_router(link)

@@ -185,6 +185,8 @@ class RedisStore:
             socket_connect_timeout=_TIMEOUT_S,
         )
         self._apply_script = self._client.register_script(APPLY_SCRIPT)
+        # It was not there when this process began: it is not waited for again.
+        self._was_away = False
         self._unwritten: Snapshot | None = None
         # By key of a hash and name in it; "" is to be deleted.
         self._unwritten_texts: dict[tuple[str, str], str] = {}
@@ -202,11 +204,14 @@ class RedisStore:
             await self._client.set(EPOCH_KEY, epoch)
         except _AWAY as error:
             _log.warning("the store is away; starting without it", reason=str(error))
+            self._was_away = True
             return at_least
         return epoch
 
     async def restore(self) -> Snapshot:
         """Return the newest snapshot; an empty one if none can be read."""
+        if self._was_away:
+            return Snapshot()
         try:
             fields = await self._client.hgetall(SNAPSHOT_KEY)
             return from_fields({str(key): str(fields[key]) for key in fields})
@@ -223,6 +228,8 @@ class RedisStore:
 
     async def restore_settings(self) -> dict[str, str]:
         """Return what clients have changed, by name; nothing if it can't be read."""
+        if self._was_away:
+            return {}
         try:
             fields = await self._client.hgetall(SETTINGS_KEY)
         except _AWAY as error:

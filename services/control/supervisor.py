@@ -33,7 +33,7 @@ from services.control.events import (
 )
 from services.control.inspections import Inspections, WorkerGoneError
 from services.control.load_durations import LoadDurations
-from services.control.model_registry import VersionKey, VersionSpec, Worker
+from services.control.model_registry import Generation, VersionKey, VersionSpec, Worker
 from services.control.readiness import ReadinessQuestions
 from services.control.reconciler import Reconciler
 from services.control.router_links import RouterLink, RouterLinks
@@ -195,12 +195,18 @@ class Supervisor:
         await self.until(lambda: bool(self._workers.capabilities - known))
         return self._workers.capabilities
 
-    def attach_worker(self, worker: Worker, generations: frozenset[int]) -> WorkerLink:
+    def attach_worker(
+        self,
+        worker: Worker,
+        generations: frozenset[int],
+        described: tuple[Generation, ...] = (),
+    ) -> WorkerLink:
         """Take in a worker's stream, its first or another one.
 
         Args:
             worker: Who.
             generations: What it serves already.
+            described: What it was told of these when it loaded them.
         """
         predecessors = self._predecessors_of(worker)
         self._inspections.drop(worker.worker_id)
@@ -218,7 +224,10 @@ class Supervisor:
             "a worker joined", worker=worker.worker_id, device=worker.device.value
         )
         joined = WorkerJoined(
-            worker=worker, generations=generations, predecessors=predecessors
+            worker=worker,
+            generations=generations,
+            predecessors=predecessors,
+            described=described,
         )
         self.tell(joined)
         return link
@@ -321,18 +330,21 @@ class Supervisor:
 
     # ------------------------------------------------------------ routers
 
-    def attach_router(self, router_id: str, endpoint: str) -> RouterLink:
+    def attach_router(
+        self, router_id: str, endpoint: str, revision: int = 0
+    ) -> RouterLink:
         """Take in a router's stream, its first or another one.
 
         Args:
             router_id: Who.
             endpoint: Where workers reach it.
+            revision: Of the table that it works by; 0: none.
         """
         link = self._routers.attach(router_id, endpoint)
         _log.info("a router joined", router=router_id, endpoint=endpoint)
+        self.tell(RouterJoined(router_id=router_id, revision=revision))
         if not self.reconciler.is_recovering:
             link.offer(self.reconciler.table)
-        self.tell(RouterJoined(router_id=router_id))
         self._send_routers()
         return link
 

@@ -29,7 +29,14 @@ from services.control.events import (
     UnloadInstances,
 )
 from services.control.model_demand import ModelUse, RouterDemand
-from services.control.model_registry import DeviceKind, MemoryUse, Worker
+from services.control.model_registry import (
+    DeviceKind,
+    Generation,
+    MemoryUse,
+    PlacedInstance,
+    VersionSpec,
+    Worker,
+)
 from services.control.prometheus import Family, Sample, histogram_samples
 from services.control.route_table import RouteTable
 from services.control.statistics_totals import (
@@ -74,6 +81,31 @@ def worker_from_proto(hello: control_pb2.WorkerHello) -> Worker:
         device_uuid=hello.device.uuid,
         memory_bytes=hello.device.memory_bytes,
         backends=frozenset(hello.backends),
+    )
+
+
+def described_generations(hello: control_pb2.WorkerHello) -> tuple[Generation, ...]:
+    """Return what a worker was told of the generations that it serves."""
+    return tuple(
+        Generation(
+            number=load.generation,
+            spec=VersionSpec(
+                model=load.model_name,
+                version=load.model_version,
+                config=load.config.SerializeToString(deterministic=True),
+                backend=load.config.backend,
+                directory=load.version_directory,
+                fingerprint=load.version_fingerprint,
+                content=load.fingerprint,
+            ),
+            former={
+                hello.worker_id: tuple(
+                    PlacedInstance(name=each.name, group=each.group)
+                    for each in load.instances
+                )
+            },
+        )
+        for load in hello.loads
     )
 
 
@@ -187,6 +219,7 @@ def _load_to_proto(order: LoadInstances) -> control_pb2.LoadModel:
         config=ModelConfig.FromString(order.spec.config),
         version_directory=order.spec.directory,
         fingerprint=order.spec.content,
+        version_fingerprint=order.spec.fingerprint,
         instances=[
             control_pb2.Instance(name=each.name, group=each.group)
             for each in order.instances

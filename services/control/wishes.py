@@ -115,18 +115,20 @@ class Wishes:
 
     def forget_unwanted(self) -> None:
         """Wait no longer: what is not desired again is forgotten."""
-        for key, is_desired_again in self.awaited.items():
-            if not is_desired_again:
-                del self.desired[key]
-                for generation in self._registry.of(key):
-                    self._registry.remove(generation.number)
         self.awaited.clear()
+        for key in tuple(self.desired):
+            restored = self._registry.of(key)
+            if restored and all(each.is_restored for each in restored):
+                del self.desired[key]
+                for generation in restored:
+                    self._registry.remove(generation.number)
 
     def _desire(self, spec: VersionSpec) -> None:
         self._departing.pop(spec.key, None)
         for generation in self._registry.of(spec.key):
             if generation.spec.is_loaded_like(spec):
-                self._registry.put(dataclasses.replace(generation, spec=spec))
+                renewed = dataclasses.replace(generation, spec=spec, is_restored=False)
+                self._registry.put(renewed)
         if spec.key in self.awaited:
             self.awaited[spec.key] = True
             if not self.desired[spec.key].is_loaded_like(spec):

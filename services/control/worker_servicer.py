@@ -47,7 +47,9 @@ class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
         if first is None or first.WhichOneof("report") != "hello":
             raise InvalidRequestError("a worker's first report must be its hello")
         link = self._supervisor.attach_worker(
-            wire.worker_from_proto(first.hello), frozenset(first.hello.generations)
+            wire.worker_from_proto(first.hello),
+            frozenset(first.hello.generations),
+            wire.described_generations(first.hello),
         )
         self._metrics.joined(link.worker)
         self._settings.greet_worker(link)

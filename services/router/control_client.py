@@ -183,4 +183,5 @@ class ControlClient:
         except ServingError as error:
             _log.error("a route table was refused", reason=str(error))
             return
+        self._hello.hello.revision = table.revision
         self._on_table(table)

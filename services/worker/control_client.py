@@ -161,6 +161,8 @@ class ControlClient:
         self._reports = reports
         self._on_dial = on_dial
         self._target = target
+        # What has been ordered and not taken back.
+        self._orders: dict[int, control_pb2.LoadModel] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._channel: grpc.Channel | None = None
@@ -198,7 +200,9 @@ class ControlClient:
     def _attend(self, channel: grpc.Channel, backoff: Backoff) -> None:
         """Obey one stream's commands until it ends."""
         stub = control_pb2_grpc.WorkerControlStub(channel)
-        hello = self._make_hello(self._loader.generations())
+        generations = self._loader.generations()
+        hello = self._make_hello(generations)
+        hello.loads.extend(self._orders[n] for n in generations if n in self._orders)
         try:
             reports = self._reports.open(hello)
             self._on_dial()
@@ -225,6 +229,7 @@ class ControlClient:
             case "load":
                 self._load(command.load)
             case "unload":
+                self._orders.pop(command.unload.generation, None)
                 self._loader.unload(command.unload.generation)
             case "inspect":
                 self._inspect(command.inspect)
@@ -252,6 +257,7 @@ class ControlClient:
         except (ServingError, ValueError) as error:
             self._reports.load_failed(load.generation, describe(error))
             return
+        self._orders[load.generation] = load
         self._loader.load(order)
 
     def _inspect(self, inspect: control_pb2.InspectModel) -> None:

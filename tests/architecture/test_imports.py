@@ -12,6 +12,7 @@ MAY_IMPORT: Final = {("stack", "gateway")}
 
 IMPURE: Final = {"asyncio", "grpc", "os", "random", "redis", "threading", "time"}
 PURE: Final = (
+    "control/arrivals.py",
     "core/byte_tensor.py",
     "core/byte_size.py",
     "core/cache_config.py",

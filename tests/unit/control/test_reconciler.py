@@ -9,8 +9,6 @@ from services.control.events import (
     ModelDropped,
     ModelRefused,
     PublishRoutes,
-    RecoveryOver,
-    Restored,
     RouterJoined,
     RouterLeft,
     RoutersOverdue,
@@ -18,7 +16,6 @@ from services.control.events import (
     StartUpOver,
     WorkerJoined,
 )
-from services.control.model_registry import Generation
 from services.control.reconciler import Reconciler
 from services.core.lifecycle import ModelState
 from tests.unit.control.reconciler_world import World, place_two, spec, worker
@@ -349,61 +346,3 @@ def test_a_table_is_published_only_when_it_changes_and_with_a_higher_revision() 
     world.step(ModelDropped(model="m"))
     assert world.published()
     assert world.reconciler.table.revision == before + 1
-
-
-def restored_world() -> World:
-    """Return the world of a control process that follows one that had served m."""
-    before = ready_world("w1").reconciler.registry.get(1)
-    assert before is not None
-    world = World(Reconciler(place_two, first_number=10))
-    world.served["w1"] = {1}
-    world.step(Restored(generations=(before,)))
-    return world
-
-
-def test_after_a_restart_a_worker_keeps_what_it_serves_and_routers_see_no_gap() -> None:
-    world = restored_world()
-    world.desire(spec())
-    assert not world.published()
-    assert world.reconciler.is_pending("m")
-    world.join("w1")
-    assert (world.loads(), world.unloads()) == ([], [])
-    assert not world.published()
-    assert not world.reconciler.is_pending("m")
-    world.step(StartUpOver())
-    assert world.published()
-    assert world.route() == (READY, "", 1)
-    assert is_ready(world)
-
-
-def test_after_a_restart_a_fresh_worker_loads_what_is_desired_at_once() -> None:
-    world = restored_world()
-    world.served.clear()
-    world.desire(spec())
-    world.join("w9")
-    assert world.loads() == [("w9", 1, BOTH)]
-
-
-def test_restored_models_that_nobody_wants_or_serves_are_forgotten() -> None:
-    world = restored_world()
-    world.step(RecoveryOver())
-    assert world.reconciler.table.versions == ()
-    assert world.reconciler.desired_models() == set()
-    world.join("w1")
-    assert world.unloads() == [("w1", 1)]
-
-
-def test_a_restored_model_that_changed_meanwhile_is_loaded_anew() -> None:
-    world = restored_world()
-    world.desire(spec(content="b"))
-    world.join("w1")
-    assert world.unloads() == [("w1", 1)]
-    assert world.loads() == [("w1", 10, BOTH)]
-
-
-def test_a_new_generation_is_numbered_above_the_restored_ones() -> None:
-    world = World()
-    world.step(Restored(generations=(Generation(number=41, spec=spec()),)))
-    world.join("w1")
-    world.desire(spec("other"))
-    assert [number for _, number, _ in world.loads()] == [42]
