@@ -34,7 +34,8 @@ class View:
     def __init__(
         self, storage: Storage, offset: int, shape: tuple[int, ...], *strides: int
     ) -> None:
-        self.arguments = (storage, offset, shape, strides, False, OrderedDict())
+        hooks: OrderedDict[str, object] = OrderedDict()
+        self.arguments = (storage, offset, shape, strides, False, hooks)
 
 
 PicklerInPython: Any = pickle._Pickler  # the other one cannot be taught
