@@ -68,8 +68,11 @@ Global___InstanceHello: _TypeAlias = InstanceHello  # noqa: Y015
 
 @_typing.final
 class BatchRequest(_message.Message):
-    """One execution. The requests are the clients' own bytes, tensors always in
-    raw_input_contents; their rows together never exceed max_batch_size.
+    """One execution, or a notice. The requests are the clients' own bytes, tensors always
+    in raw_input_contents; their rows together never exceed max_batch_size.
+
+    A message that has anything but requests is a notice, no batch: it has no requests,
+    is not counted and not answered.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -78,6 +81,8 @@ class BatchRequest(_message.Message):
     CANCELLED_FIELD_NUMBER: _builtins.int
     ASKS_TURN_FIELD_NUMBER: _builtins.int
     PASSES_TURN_FIELD_NUMBER: _builtins.int
+    ENDED_SEQUENCE_FIELD_NUMBER: _builtins.int
+    RESTORED_FIELD_NUMBER: _builtins.int
     asks_turn: _builtins.bool
     """Of an instance that takes turns. These too are messages of their own and no
     batches. The router asks when it has requests, also while the instance executes;
@@ -92,11 +97,20 @@ class BatchRequest(_message.Message):
 
     @_builtins.property
     def cancelled(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestPlace]:
-        """Requests of earlier batches that nobody waits for any longer. A message that
-        has some is no batch: it has no requests, is not counted and not answered. It
-        may name requests that are answered already. A model that does not look (and
-        every model that is not decoupled) answers all the same.
+        """Requests of earlier batches that nobody waits for any longer. It may name requests
+        that are answered already. A model that does not look (and every model that is not
+        decoupled) answers all the same.
         """
+
+    @_builtins.property
+    def ended_sequence(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Sequences that are over, by the numbers that their requests brought along
+        (services/core/sequence_state.py): their states may go.
+        """
+
+    @_builtins.property
+    def restored(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceStates]:
+        """Sequences that go on here, with the states they had elsewhere."""
 
     def __init__(
         self,
@@ -105,14 +119,69 @@ class BatchRequest(_message.Message):
         cancelled: _abc.Iterable[Global___RequestPlace] | None = ...,
         asks_turn: _builtins.bool = ...,
         passes_turn: _builtins.bool = ...,
+        ended_sequence: _abc.Iterable[_builtins.int] | None = ...,
+        restored: _abc.Iterable[Global___SequenceStates] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks_turn", b"asks_turn", "cancelled", b"cancelled", "passes_turn", b"passes_turn", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks_turn", b"asks_turn", "cancelled", b"cancelled", "ended_sequence", b"ended_sequence", "passes_turn", b"passes_turn", "request", b"request", "restored", b"restored"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchRequest: _TypeAlias = BatchRequest  # noqa: Y015
+
+@_typing.final
+class SequenceStates(_message.Message):
+    """The states of one sequence of a model with implicit state."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    @_builtins.property
+    def state(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceState]:
+        """In the order of the configuration."""
+
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        state: _abc.Iterable[Global___SequenceState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sequence", b"sequence", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SequenceStates: _TypeAlias = SequenceStates  # noqa: Y015
+
+@_typing.final
+class SequenceState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHAPE_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """As on the wire."""
+    @_builtins.property
+    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """One row, without the batch dimension."""
+
+    def __init__(
+        self,
+        *,
+        shape: _abc.Iterable[_builtins.int] | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "shape", b"shape"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SequenceState: _TypeAlias = SequenceState  # noqa: Y015
 
 @_typing.final
 class RequestPlace(_message.Message):
@@ -159,6 +228,7 @@ class BatchResponse(_message.Message):
     STREAMED_FIELD_NUMBER: _builtins.int
     FAREWELL_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
     farewell: _builtins.bool
     """The last message of an instance that leaves in order, alone in it: batches that it
     has not answered were on their way to it, and it has begun none of them.
@@ -180,6 +250,13 @@ class BatchResponse(_message.Message):
     def streamed(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamedReply]:
         """Usually one. Those to one request come in order."""
 
+    @_builtins.property
+    def states(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceStates]:
+        """In a message of its own before the one that ends the execution: the states that
+        the sequences of the batch now have. Only of models whose parameter
+        nereid_state_checkpoint is "true".
+        """
+
     def __init__(
         self,
         *,
@@ -188,10 +265,11 @@ class BatchResponse(_message.Message):
         streamed: _abc.Iterable[Global___StreamedReply] | None = ...,
         farewell: _builtins.bool = ...,
         turn: _builtins.bool = ...,
+        states: _abc.Iterable[Global___SequenceStates] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["farewell", b"farewell", "reply", b"reply", "streamed", b"streamed", "timing", b"timing", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["farewell", b"farewell", "reply", b"reply", "states", b"states", "streamed", b"streamed", "timing", b"timing", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -270,8 +348,11 @@ class Reply(_message.Message):
 
     RESPONSE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    RESCHEDULED_FIELD_NUMBER: _builtins.int
     response: _builtins.bytes
     """Serialized inference.ModelInferResponse, ready for the client."""
+    rescheduled: _builtins.bool
+    """The model wants the request executed again, in a later batch."""
     @_builtins.property
     def error(self) -> Global___ReplyError: ...
     def __init__(
@@ -279,12 +360,13 @@ class Reply(_message.Message):
         *,
         response: _builtins.bytes = ...,
         error: Global___ReplyError | None = ...,
+        rescheduled: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "rescheduled", b"rescheduled", "response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "rescheduled", b"rescheduled", "response", b"response"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error"]  # noqa: Y015
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error", "rescheduled"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 

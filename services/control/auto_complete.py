@@ -146,10 +146,12 @@ def fill_tensors(
         raise FieldError(msg, "max_batch_size")
     is_batched = config.max_batch_size > 0
     if not config.input and not config.batch_input:
-        config.input.extend(found.input)
+        apart = _names_apart(config)
+        config.input.extend(each for each in found.input if each.name not in apart)
         _cut_batch_dimension(config.input, is_batched=is_batched)
     if not config.output:
-        config.output.extend(found.output)
+        states = {state.output_name for state in config.sequence_batching.state}
+        config.output.extend(each for each in found.output if each.name not in states)
         _cut_batch_dimension(config.output, is_batched=is_batched)
 
 
@@ -182,6 +184,13 @@ def fill_defaults(config: pb.ModelConfig) -> None:
         optimization.input_pinned_memory.enable = True
     if not optimization.HasField("output_pinned_memory"):
         optimization.output_pinned_memory.enable = True
+
+
+def _names_apart(config: pb.ModelConfig) -> set[str]:
+    """Return the inputs of sequences, which are declared on their own."""
+    sequences = config.sequence_batching
+    controls = {control.name for control in sequences.control_input}
+    return controls | {state.input_name for state in sequences.state}
 
 
 def _known_file(config: pb.ModelConfig, files: Collection[str]) -> _ModelFile | None:

@@ -70,6 +70,7 @@ def require_consistent(config: ModelConfig) -> None:
     _require_batch_tensors(config)
     _require_batch_sizes(config)
     _require_cacheable(config)
+    _require_states(config)
     if config.ensemble is not None:
         require_ensemble(config)
     elif config.platform == ENSEMBLE_PLATFORM:
@@ -202,6 +203,43 @@ def _require_at_most(
             f"{max(sizes)} with max_batch_size {max_batch_size}"
         )
         raise FieldError(msg, *path, "preferred_batch_size")
+
+
+def _require_states(config: ModelConfig) -> None:
+    """Refuse states that clients would have to send, or that could not be kept."""
+    inputs = {tensor.name for tensor in config.inputs}
+    for i, state in enumerate(config.states):
+        path = ("sequence_batching", "state", i)
+        if state.input_name in inputs:
+            msg = (
+                f"state input '{state.input_name}' of model '{config.name}' is kept by "
+                "the server: it must not be among the model's inputs"
+            )
+            raise FieldError(msg, *path, "input_name")
+        for output in config.outputs:
+            if output.name == state.output_name and (
+                output.datatype is not state.datatype
+            ):
+                msg = (
+                    f"state output '{output.name}' of model '{config.name}' is "
+                    f"{state.datatype.config_name}, as an output it is "
+                    f"{output.datatype.config_name}"
+                )
+                raise FieldError(msg, *path, "data_type")
+        for reason, is_given in (
+            ("is decoupled", config.decoupled),
+            ("declares padding", config.padding is not None),
+            ("has ragged batches", any(t.allow_ragged_batch for t in config.inputs)),
+            (
+                "has batch inputs or outputs",
+                config.batch_inputs or config.batch_outputs,
+            ),
+        ):
+            if is_given:
+                msg = (
+                    f"model '{config.name}' {reason}: the server cannot keep its states"
+                )
+                raise FieldError(msg, *path)
 
 
 def _require_cacheable(config: ModelConfig) -> None:

@@ -239,6 +239,12 @@ class ModelConfig:
         generated = self.padding.generated if self.padding else frozenset()
         return tuple(one for one in self.inputs if one.name not in generated)
 
+    @property
+    def states(self) -> tuple[SequenceState, ...]:
+        """What the server keeps between the requests of a sequence."""
+        batching = self.sequence_batching
+        return batching.states if batching is not None else ()
+
     def __post_init__(self) -> None:
         """Refuse what contradicts itself.
 

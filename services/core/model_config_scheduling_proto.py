@@ -164,16 +164,21 @@ def _state(message: _Sequences.State) -> SequenceState:
         output_name=message.output_name,
         datatype=data_type(message.data_type),
         dims=tuple(message.dims),
-        initial_states=each("initial_state", message.initial_state, _initial_state),
+        initial_states=each(
+            "initial_state",
+            message.initial_state,
+            lambda initial: _initial_state(initial, message.input_name),
+        ),
         use_same_buffer=message.use_same_buffer_for_input_output,
         use_growable_memory=message.use_growable_memory,
     )
 
 
-def _initial_state(message: _Sequences.InitialState) -> InitialState:
+def _initial_state(message: _Sequences.InitialState, state: str) -> InitialState:
     source = message.WhichOneof("state_data")
     if source is None:
-        raise FieldError("must specify 'zero_data' or 'data_file'")
+        msg = f"initial_state setting expects state '{state}' to have state_data set"
+        raise FieldError(msg)
     return InitialState(
         name=message.name,
         datatype=data_type(message.data_type),

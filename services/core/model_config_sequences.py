@@ -1,14 +1,15 @@
 """Sequences: which requests belong together, and what the model is told of it."""
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from services.core.datatype import DataType
 from services.core.model_config_fields import (
+    VARIABLE,
     FieldError,
     require_dims,
-    require_fixed_dims,
     require_name,
     require_preferred_sizes,
 )
@@ -114,7 +115,7 @@ class InitialState:
         Raises:
             FieldError: with the path inside this record.
         """
-        require_fixed_dims(self.dims, "an initial state")
+        require_dims(self.dims, "dims")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +127,11 @@ class SequenceState:
         output_name: The model output it leaves by.
         datatype: Of its elements.
         dims: Without the batch dimension; -1 is variable.
-        initial_states: Its value at first; (): zeros.
-        use_same_buffer: The model may update it in place.
-        use_growable_memory: Its buffer grows instead of being replaced.
+        initial_states: Its value at first, one at most; (): zeros.
+        use_same_buffer: Triton's wish to update it in place. Accepted: a backend
+            that can does, and what a model sees is the same.
+        use_growable_memory: Triton's wish to grow its buffer instead of replacing
+            it. Accepted likewise, on every device.
     """
 
     input_name: str
@@ -148,6 +151,74 @@ class SequenceState:
         require_name(self.input_name, "input_name")
         require_name(self.output_name, "output_name")
         require_dims(self.dims, "dims")
+        if self.use_growable_memory and not self.use_same_buffer:
+            msg = (
+                "In order to 'use_growable_memory', you must also enable "
+                "'use_same_buffer_for_input_output' for state input name "
+                f"'{self.input_name}'."
+            )
+            raise FieldError(msg, "use_growable_memory")
+        if len(self.initial_states) > 1:
+            msg = (
+                f"initial_state field for state input '{self.input_name}' must "
+                "contain exactly one or zero element. Found "
+                f"'{len(self.initial_states)}' elements."
+            )
+            raise FieldError(msg, "initial_state")
+        for initial in self.initial_states:
+            self._require_initial(initial)
+
+    @property
+    def initial_dims(self) -> tuple[int, ...]:
+        """Its shape at first, one row: what is variable begins as 1."""
+        for initial in self.initial_states:
+            return initial.dims
+        return tuple(1 if dim == VARIABLE else dim for dim in self.dims)
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return whether a value may have this shape, one row."""
+        return len(shape) == len(self.dims) and all(
+            dim in (VARIABLE, size) for size, dim in zip(shape, self.dims, strict=True)
+        )
+
+    def _require_initial(self, initial: InitialState) -> None:
+        """Refuse a first value that the state could not have.
+
+        Source: the checks and the words of Triton's sequence batcher.
+        """
+        name, path = self.input_name, ("initial_state", 0)
+        if initial.datatype is not self.datatype:
+            msg = (
+                f"The data type used for 'initial_state' field of state '{name}' does "
+                "not match the state data type."
+            )
+            raise FieldError(msg, *path, "data_type")
+        if not initial.name:
+            msg = (
+                "Field 'name' must be set when using initial_state for state input "
+                f"'{name}'."
+            )
+            raise FieldError(msg, *path, "name")
+        if len(initial.dims) != len(self.dims):
+            msg = (
+                "Number of dimensions in 'initial_state' doesn't match the size of "
+                f"'state' dimensions for state input '{name}'. "
+                f"{len(initial.dims)} != {len(self.dims)}"
+            )
+            raise FieldError(msg, *path, "dims")
+        for i, (dim, declared) in enumerate(zip(initial.dims, self.dims, strict=True)):
+            if dim == VARIABLE:
+                msg = (
+                    f"'initial_state' field for state input name '{name}' contains "
+                    "variable dimensions."
+                )
+                raise FieldError(msg, *path, "dims", i)
+            if declared not in (VARIABLE, dim):
+                msg = (
+                    f"'initial_state' dim for input name '{name}' doesn't match "
+                    f"'state' dim description. {dim} != {declared}"
+                )
+                raise FieldError(msg, *path, "dims", i)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +283,8 @@ class SequenceBatching:
         max_sequence_idle_ns: Silence after which a sequence loses its place.
         control_inputs: Told to the model with each request; no kind twice, no
             input twice.
-        states: Kept between the requests of a sequence.
+        states: Kept between the requests of a sequence; no input and no output
+            twice.
         iterative_sequence: The model itself may put a request back.
     """
 
@@ -244,3 +316,22 @@ class SequenceBatching:
                     msg = f"sequence batching specifies multiple {kind} tensors"
                     raise FieldError(msg, "control_input", i, "control", j, "kind")
                 kinds.add(control.kind)
+        self._require_unique_states(names)
+
+    def _require_unique_states(self, control_names: set[str]) -> None:
+        inputs: set[str] = set()
+        outputs: set[str] = set()
+        for i, state in enumerate(self.states):
+            if state.input_name in control_names:
+                msg = f"'{state.input_name}' is a control input, and a state input"
+                raise FieldError(msg, "state", i, "input_name")
+            if state.input_name in inputs:
+                msg = f"State input name '{state.input_name}' specified more than once."
+                raise FieldError(msg, "state", i, "input_name")
+            if state.output_name in outputs:
+                msg = (
+                    f"State output name '{state.output_name}' specified more than once."
+                )
+                raise FieldError(msg, "state", i, "output_name")
+            inputs.add(state.input_name)
+            outputs.add(state.output_name)

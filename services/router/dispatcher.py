@@ -114,6 +114,10 @@ class InstanceStream(StreamCall):
         trim_after(message)
         self.send(message)
 
+    def tell(self, notice: bytes) -> None:
+        """Send what is no batch."""
+        self.send(notice)
+
     def received(self, message: bytes) -> None:
         """Take the answer to the oldest batch, or what a decoupled model streams."""
         self.read()

@@ -91,6 +91,10 @@ class Instance(Protocol):
         """Begin an execution; ``Scheduler.completed`` tells of its end."""
         ...
 
+    def tell(self, notice: bytes) -> None:
+        """Send a serialized BatchRequest that is no batch."""
+        ...
+
     def close(self) -> None:
         """Part from the instance: it serves nobody any more."""
         ...

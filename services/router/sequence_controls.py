@@ -9,7 +9,7 @@ Source: Triton's user guide, "Control Inputs": one value a row.
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from protos import inference_pb2 as pb
@@ -21,6 +21,8 @@ from services.core.model_config_sequences import (
     SequenceBatching,
     SequenceControl,
 )
+from services.core.sequence_state import NUMBER_INPUT
+from services.core.wire_format import length_prefix
 
 _FORMATS: Final[Mapping[DataType, str]] = {
     DataType.INT32: "<i",
@@ -31,27 +33,58 @@ _FORMATS: Final[Mapping[DataType, str]] = {
     DataType.BOOL: "<?",
 }
 _LONGEST_ID_BYTES: Final = 128
+_RAW_FIELD: Final = 7
+_NUMBER: Final = struct.Struct("<Q")
 
 
 class SequenceControls:
     """Writes the controls of one model's requests."""
 
-    __slots__ = ("_controls", "_model", "_shape")
+    __slots__ = (
+        "_flags",
+        "_has_numbers",
+        "_head",
+        "_id_datatype",
+        "_model",
+        "_order",
+        "_replaces_place",
+    )
 
     def __init__(
         self, model: str, batching: SequenceBatching, *, is_batched: bool
     ) -> None:
         """Write what ``batching`` declares; shape [1, 1] for a model that batches."""
+        shape = (1, 1) if is_batched else (1,)
+        controls = tuple(_controls(batching))
         self._model = model
-        self._shape = (1, 1) if is_batched else (1,)
-        self._controls = tuple(
-            (control_input.name, control)
-            for control_input in batching.control_inputs
-            for control in control_input.controls[:1]
-        )
+        self._has_numbers = bool(batching.states)
+        # A request that is put back stands elsewhere than its client said.
+        self._replaces_place = batching.iterative_sequence
+        self._order = tuple(control.kind for _, control in controls)
+        # Contents with tag and length, by kind: for False and for True.
+        self._flags: dict[ControlKind, tuple[bytes, bytes]] = {}
+        self._id_datatype: DataType | None = None
+        message = pb.ModelInferRequest()
+        for name, control in controls:
+            datatype = control.datatype
+            message.inputs.add(name=name, datatype=datatype.value, shape=shape)
+            if control.kind is ControlKind.SEQUENCE_CORRID:
+                self._id_datatype = datatype
+            else:
+                no, yes = _flag(control, value=False), _flag(control, value=True)
+                self._flags[control.kind] = (_content(no), _content(yes))
+        if self._has_numbers:
+            message.inputs.add(name=NUMBER_INPUT, datatype="UINT64", shape=shape)
+        self._head = message.SerializeToString()
 
     def suffix(
-        self, correlation_id: int | str, *, starts: bool, ends: bool, ready: bool = True
+        self,
+        correlation_id: int | str,
+        *,
+        starts: bool,
+        ends: bool,
+        ready: bool = True,
+        number: int = 0,
     ) -> bytes:
         """Return what is appended to a request of the sequence.
 
@@ -60,26 +93,36 @@ class SequenceControls:
             starts: Whether the request is its first.
             ends: Whether it is its last.
             ready: False for a row that only fills a gap.
+            number: Of the sequence's life, for a model whose state the worker keeps.
 
         Raises:
             InvalidRequestError: the id does not fit the model's datatype for it.
         """
-        flags = {
+        values = {
             ControlKind.SEQUENCE_START: starts,
             ControlKind.SEQUENCE_END: ends,
             ControlKind.SEQUENCE_READY: ready,
         }
-        message = pb.ModelInferRequest()
-        for name, control in self._controls:
-            if control.kind is ControlKind.SEQUENCE_CORRID:
-                raw = self._id(correlation_id, control.datatype)
-            else:
-                raw = _flag(control, value=flags[control.kind])
-            message.inputs.add(
-                name=name, datatype=control.datatype.value, shape=self._shape
-            )
-            message.raw_input_contents.append(raw)
-        return message.SerializeToString()
+        parts = [self._head]
+        for kind in self._order:
+            if kind in values:
+                parts.append(self._flags[kind][values[kind]])
+            elif self._id_datatype is not None:
+                parts.append(_content(self._id(correlation_id, self._id_datatype)))
+        if self._has_numbers:
+            parts.append(_content(_NUMBER.pack(number)))
+        if self._replaces_place:
+            parts.append(_place(correlation_id, starts=starts, ends=ends))
+        return b"".join(parts)
+
+    def check_id(self, correlation_id: int | str) -> None:
+        """Refuse an id that the model could not be told.
+
+        Raises:
+            InvalidRequestError: it does not fit the model's datatype for it.
+        """
+        if self._id_datatype is not None:
+            self._id(correlation_id, self._id_datatype)
 
     def _id(self, correlation_id: int | str, datatype: DataType) -> bytes:
         if datatype is DataType.BYTES:
@@ -106,9 +149,31 @@ class SequenceControls:
             raise InvalidRequestError(message) from None
 
 
+def _controls(batching: SequenceBatching) -> Iterator[tuple[str, SequenceControl]]:
+    for control_input in batching.control_inputs:
+        for control in control_input.controls[:1]:
+            yield control_input.name, control
+
+
+def _content(raw: bytes) -> bytes:
+    return length_prefix(_RAW_FIELD, len(raw)) + raw
+
+
 def _flag(control: SequenceControl, *, value: bool) -> bytes:
     pair = control.false_true or (0.0, 1.0)
     number = pair[value]
     if control.datatype is DataType.FP32:
         return struct.pack("<f", number)
     return struct.pack(_FORMATS[control.datatype], int(number))
+
+
+def _place(correlation_id: int | str, *, starts: bool, ends: bool) -> bytes:
+    """Return parameters that, appended, take the place of the client's own."""
+    message = pb.ModelInferRequest()
+    if isinstance(correlation_id, str):
+        message.parameters["sequence_id"].string_param = correlation_id
+    else:
+        message.parameters["sequence_id"].int64_param = correlation_id
+    message.parameters["sequence_start"].bool_param = starts
+    message.parameters["sequence_end"].bool_param = ends
+    return message.SerializeToString()

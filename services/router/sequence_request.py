@@ -1,24 +1,34 @@
 """A request of a sequence, as its scheduler and its instance see it."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from protos import inference_pb2 as pb
 from services.router.pending_request import PendingRequest
+from services.router.request_split import split_request
 from services.router.sequence_controls import SequenceControls
+from services.router.streamed_replies import DecoupledRequest, takes_many
 
 
 class SequenceRequest:
     """Stands for a client's request, with its place in its sequence.
 
-    Its bytes are the client's with the control tensors behind them.
+    Attributes:
+        client: The client's own request.
+        request: Whom answers go to: the same, or what stands for it.
+        body: The client's bytes; with the control tensors behind them once ``tell``
+            was called.
+        number: Of the sequence's life.
     """
 
     __slots__ = (
+        "_controls",
         "attempts",
         "body",
+        "client",
         "correlation_id",
         "ends",
         "enqueued_ns",
+        "number",
         "priority",
         "request",
         "rows",
@@ -35,20 +45,39 @@ class SequenceRequest:
         Raises:
             InvalidRequestError: the correlation id does not fit the model.
         """
-        self.request = request
-        parameters = pb.ModelInferRequest.FromString(request.body).parameters
+        self.client = self.request = request
+        self._controls = controls
+        parameters = split_request(request.body)[0].parameters
         self.correlation_id = _correlation_id(parameters.get("sequence_id"))
         self.starts = _is_true(parameters.get("sequence_start"))
         self.ends = _is_true(parameters.get("sequence_end"))
-        self.body = request.body + controls.suffix(
-            self.correlation_id, starts=self.starts, ends=self.ends
-        )
+        controls.check_id(self.correlation_id)
+        self.body = request.body
         self.rows = request.rows
         self.shape_key = request.shape_key
         self.enqueued_ns = request.enqueued_ns
         self.priority = request.priority
         self.timeout_ns = request.timeout_ns
-        self.attempts = 0
+        self.attempts = self.number = 0
+
+    def begin_own(self, correlation_id: int) -> None:
+        """Be a sequence of its own: the request names none.
+
+        Raises:
+            InvalidRequestError: the id does not fit the model.
+        """
+        self._controls.check_id(correlation_id)
+        self.correlation_id = correlation_id
+        self.starts, self.ends = True, False
+
+    def tell(self) -> None:
+        """Have the model told where in its sequence the request now stands."""
+        self.body = self.client.body + self._controls.suffix(
+            self.correlation_id,
+            starts=self.starts,
+            ends=self.ends,
+            number=self.number,
+        )
 
     @property
     def open(self) -> bool:
@@ -62,6 +91,47 @@ class SequenceRequest:
     def fail(self, code: int, details: str) -> None:
         """Give the client an error."""
         self.request.fail(code, details)
+
+
+class StreamedSequenceRequest(SequenceRequest):
+    """One whose client takes any number of responses."""
+
+    __slots__ = ("_streamed",)
+
+    def __init__(self, request: DecoupledRequest, controls: SequenceControls) -> None:
+        """Stand for ``request``; see SequenceRequest."""
+        super().__init__(request, controls)
+        self._streamed = request
+
+    @property
+    def withdraw(self) -> Callable[[], None] | None:
+        """What is to be called if the client leaves while a model works on it."""
+        return self._streamed.withdraw
+
+    @withdraw.setter
+    def withdraw(self, value: Callable[[], None] | None) -> None:
+        self._streamed.withdraw = value
+
+    def respond(self, message: bytes | None, *, final: bool) -> None:
+        """Give the client one response; None only says that nothing more comes."""
+        self._streamed.respond(message, final=final)
+
+    def respond_with_error(self, code: int, details: str) -> None:
+        """Give the client an error, after which more may come."""
+        self._streamed.respond_with_error(code, details)
+
+
+def sequence_request(
+    request: PendingRequest, controls: SequenceControls
+) -> SequenceRequest:
+    """Return what stands for ``request`` in its sequence.
+
+    Raises:
+        InvalidRequestError: the correlation id does not fit the model.
+    """
+    if takes_many(request):
+        return StreamedSequenceRequest(request, controls)
+    return SequenceRequest(request, controls)
 
 
 class GapRequest:
@@ -80,7 +150,7 @@ class GapRequest:
 
     def __init__(self, like: SequenceRequest, controls: SequenceControls) -> None:
         """Have the tensors of ``like``, and controls that say "not ready"."""
-        self.body = like.request.body + controls.suffix(
+        self.body = like.client.body + controls.suffix(
             0, starts=False, ends=False, ready=False
         )
         self.rows = like.rows

@@ -4,11 +4,12 @@ Like ``Scheduler``, but a sequence stays on its instance: if that is lost, the
 sequence ends with an error that asks its client to START anew.
 """
 
+import itertools
+import random
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-import grpc
 import structlog
 
 from services.core.completion_queue import Reactor
@@ -25,7 +26,7 @@ from services.core.model_config import OldestStrategy, SequenceBatching
 from services.core.statistics_fields import FailureReason
 from services.core.wire_format import WireFormatError
 from services.router.alarm import Alarm
-from services.router.batch_response import replies_of, timing_of
+from services.router.in_order import InOrder, OrderedRequest
 from services.router.pending_request import (
     Execution,
     Instance,
@@ -35,44 +36,27 @@ from services.router.pending_request import (
 from services.router.queue_limits import QueueLimits
 from services.router.request_content import request_prefix
 from services.router.route_table import Route
+from services.router.sequence_answers import hand_out
 from services.router.sequence_controls import SequenceControls
-from services.router.sequence_request import GapRequest, SequenceRequest
-from services.router.sequencer import Dispatch, SequencePolicy, Sequencer
+from services.router.sequence_members import SequenceMembers
+from services.router.sequence_policy import sequence_policy_of
+from services.router.sequence_request import (
+    GapRequest,
+    SequenceRequest,
+    sequence_request,
+)
+from services.router.sequence_step import Dispatch
+from services.router.sequencer import Sequencer
+from services.router.state_notices import ended_notice
 from services.router.statistics import ModelStatistics, failure_reason
 
 _log = structlog.get_logger(__name__)
 
-_INTERNAL: Final[int] = grpc.StatusCode.INTERNAL.value[0]
-
-
-def sequence_policy_of(
-    route: Route, batching: SequenceBatching, limits: QueueLimits
-) -> SequencePolicy:
-    """Return how the sequences of ``route`` share instances."""
-    rows = max(route.config.max_batch_size, 1)
-    strategy = batching.strategy
-    if isinstance(strategy, OldestStrategy):
-        return SequencePolicy(
-            model=route.model,
-            slots=strategy.max_candidate_sequences or rows,
-            max_batch_size=rows,
-            keeps_slots=False,
-            max_idle_ns=batching.max_sequence_idle_ns,
-            max_queue_delay_ns=strategy.max_queue_delay_ns,
-            preferred_batch_sizes=strategy.preferred_batch_sizes,
-            hold_until=limits.hold_until,
-        )
-    return SequencePolicy(
-        model=route.model,
-        slots=rows,
-        max_batch_size=rows,
-        keeps_slots=True,
-        max_idle_ns=batching.max_sequence_idle_ns,
-        max_queue_delay_ns=strategy.max_queue_delay_ns,
-        minimum_utilization=strategy.minimum_slot_utilization,
-        hold_until=limits.hold_until,
-        backlog_hold_until=limits.backlog_hold_until,
-    )
+_EXPIRED_TEXT: Final = "timeout of the corresponding sequence has been expired"
+_UNREADABLE_TEXT: Final = "the worker's answer could not be read"
+# Where the ids that we give begin: they fit every datatype, and those of two routers
+# are as good as never the same.
+_MOST_FIRST_ID: Final = 1 << 30
 
 
 class SequenceScheduler:
@@ -81,15 +65,18 @@ class SequenceScheduler:
     __slots__ = (
         "_controls",
         "_idle",
+        "_ids",
         "_instances",
         "_is_closed",
+        "_keeps_states",
         "_limits",
         "_members",
         "_now_ns",
         "_on_quiet",
+        "_order",
+        "_policy",
         "_reactor",
         "_sequencer",
-        "_size_bytes",
         "_streaming",
         "_unserved",
         "_wake",
@@ -116,13 +103,16 @@ class SequenceScheduler:
         self._controls = SequenceControls(
             route.model, batching, is_batched=route.config.max_batch_size > 0
         )
-        self._sequencer: Sequencer[SequenceRequest, Instance] = Sequencer(
-            sequence_policy_of(route, batching, self._limits)
-        )
+        self._policy = sequence_policy_of(route, batching, self._limits)
+        self._sequencer: Sequencer[SequenceRequest, Instance] = Sequencer(self._policy)
+        strategy = batching.strategy
+        in_order = isinstance(strategy, OldestStrategy) and strategy.preserve_ordering
+        self._order = InOrder() if in_order and not route.config.decoupled else None
+        self._keeps_states = bool(batching.states)
+        self._ids = itertools.count(random.randrange(1, _MOST_FIRST_ID))  # noqa: S311
         self._instances: set[Instance] = set()
         self._idle: dict[Instance, None] = {}
-        self._members: dict[PendingRequest, SequenceRequest] = {}
-        self._size_bytes = 0
+        self._members = SequenceMembers()
         self._streaming = 0
         self._wake = Alarm(reactor, self._dispatch)
         self._unserved = Alarm(reactor, self._unserved_due)
@@ -154,19 +144,22 @@ class SequenceScheduler:
         """Take an admitted request, or refuse it if its sequence does."""
         try:
             self._check_rows(request)
-            member = SequenceRequest(request, self._controls)
+            member = sequence_request(request, self._controls)
+            if self._policy.is_iterative and not member.correlation_id:
+                member.begin_own(self._unused_id())
             self._sequencer.enqueue(member)
         except ServingError as error:
             self._fail_all((request,), error)
             return
-        self._members[request] = member
-        self._size_bytes += len(member.body)
-        if self._size_bytes > self._limits.max_queue_bytes:
+        self._members.wait(member)
+        if self._order is not None:
+            member.request = self._order.join(request)
+        if self._members.size_bytes > self._limits.max_queue_bytes:
             self._refuse_overload(member)
             return
         if not self._instances:
             self._arm_unserved()
-        elif self._idle:
+        if self._idle or member.timeout_ns:
             self._reactor.call_when_drained(self.dispatch)
 
     def time(self, request: PendingRequest) -> None:
@@ -174,9 +167,12 @@ class SequenceScheduler:
 
     def forget(self, request: PendingRequest) -> None:
         """End the sequence of a request whose client has left."""
-        member = self._left(request)
+        member = self._members.of(request)
         if member is None:
             return
+        if isinstance(member.request, OrderedRequest) and not member.request.leave():
+            return  # its answer, which waited for its turn, was counted
+        self._members.settle(member)
         self.statistics.failed(
             self._now_ns() - request.enqueued_ns, FailureReason.CANCELED
         )
@@ -187,6 +183,7 @@ class SequenceScheduler:
         )
         self._fail_all(others, RequestCancelledError(message))
         self._dispatch()
+        self._check_quiet()
 
     def attach(self, instance: Instance) -> None:
         """Take an instance into service."""
@@ -207,7 +204,7 @@ class SequenceScheduler:
         self._instances.discard(instance)
         self._idle.pop(instance, None)
         lost = [r for execution in unanswered for r in execution.batch if r.open]
-        lost += self._sequencer.remove_instance(instance)
+        lost += self._sequencer.remove_instance(instance).lost
         error: ServingError = StoppingError("the server is shutting down")
         if not self._is_closed:
             error = ModelNotReadyError(
@@ -223,57 +220,27 @@ class SequenceScheduler:
     def completed(
         self, instance: Instance, execution: Execution, message: bytes
     ) -> None:
-        """Hand out the answers, after the next batch has been sent."""
+        """Hand out the answers; if nothing runs again, after the next batch is sent."""
         self._idle[instance] = None
-        self._dispatch()
-        now_ns = self._now_ns()
-        rows = answered = streamed = success_ns = 0
+        if not self._policy.settles_late:
+            self._dispatch()
         try:
-            timing, start = timing_of(message)
-            replies = replies_of(message, start)
-            for request, (response, error) in zip(
-                execution.batch, replies, strict=True
-            ):
-                if not request.open:
-                    continue
-                elapsed_ns = now_ns - request.enqueued_ns
-                if response is not None:
-                    request.answer(response)
-                    rows += request.rows
-                    answered += 1
-                    success_ns += elapsed_ns
-                elif error is not None:
-                    request.fail(error.code or _INTERNAL, error.message)
-                    if not error.is_answer:
-                        self.statistics.failed(elapsed_ns, FailureReason.BACKEND)
-                        continue
-                    # It is the model's own answer, and the execution succeeded.
-                    rows += request.rows
-                    answered += 1
-                    success_ns += elapsed_ns
-                else:
-                    streamed += 1
+            again = hand_out(
+                execution,
+                message,
+                self.statistics,
+                self._now_ns(),
+                is_iterative=self._policy.is_iterative,
+            )
         except (WireFormatError, ValueError, IndexError):
             _log.exception("a worker's answer could not be read", **self._names())
-            error_text = "the worker's answer could not be read"
-            self._fail_all(execution.batch, BackendError(error_text))
-            self._check_quiet()
-            return
-        latencies = self.statistics.latencies
-        if latencies is not None and answered:
-            durations = execution.durations(replies_of(message, start), now_ns)
-            self.statistics.took(latencies, durations, timing)
-        self.statistics.executed(
-            batch_rows=execution.rows,
-            rows=rows,
-            requests=answered,
-            queue_ns=success_ns - answered * (now_ns - execution.dispatched_ns),
-            success_ns=success_ns,
-            timing=timing,
-            at_ms=time.time_ns() // 1_000_000,
-        )
-        if streamed:
-            self.statistics.compute.add(streamed, timing)
+            self._fail_all(execution.batch, BackendError(_UNREADABLE_TEXT))
+            again = []
+        for request in execution.batch:
+            if isinstance(request, SequenceRequest):
+                self._settle(request, again=request in again)
+        if self._policy.settles_late:
+            self._dispatch()
         self._check_quiet()
 
     def streaming(self, change: int) -> None:
@@ -297,25 +264,30 @@ class SequenceScheduler:
         for instance in tuple(self._instances):
             instance.close()
 
+    def _unused_id(self) -> int:
+        """Return an id for a sequence whose client gave none."""
+        return next(i for i in self._ids if i not in self._sequencer)
+
+    def _settle(self, member: SequenceRequest, *, again: bool) -> None:
+        """Note that a request was executed, and is answered or wanted back."""
+        if self._sequencer.completed(member, again=again):
+            self._members.wait(member)
+        else:
+            self._members.settle(member)
+
     def _refuse_overload(self, member: SequenceRequest) -> None:
         """Refuse the request that is one too many, and end its sequence.
 
         The requests behind it would miss it.
         """
+        size_bytes = self._members.size_bytes
         others = self._sequencer.cancel(member)
         message = (
-            f"{request_prefix(member.request.body)}Exceeds maximum queue size: "
-            f"{self._size_bytes} bytes wait for model '{self.route.model}'; begin the "
+            f"{request_prefix(member.client.body)}Exceeds maximum queue size: "
+            f"{size_bytes} bytes wait for model '{self.route.model}'; begin the "
             "sequence anew with the START flag"
         )
         self._fail_all((*others, member), OverloadedError(message))
-
-    def _left(self, request: PendingRequest) -> SequenceRequest | None:
-        """Drop what is kept of a request that waited; None if it did not."""
-        member = self._members.pop(request, None)
-        if member is not None:
-            self._size_bytes -= len(member.body)
-        return member
 
     def _check_rows(self, request: PendingRequest) -> None:
         if request.rows > 1:
@@ -333,15 +305,27 @@ class SequenceScheduler:
             del self._idle[dispatch.instance]
             batch = self._batch(dispatch)
             dispatch.instance.execute(Execution(batch, now_ns))
+        self._tell_ended()
+        self._fail_all(step.expired, OverloadedError(_EXPIRED_TEXT))
         if step.wake_ns is not None:
             self._wake.ring_at(step.wake_ns)
+
+    def _tell_ended(self) -> None:
+        """Tell the instances whose states they need not keep; behind their batches."""
+        ended: dict[Instance, list[int]] = {}
+        for instance, number in self._sequencer.take_ended():
+            ended.setdefault(instance, []).append(number)
+        if self._keeps_states:
+            for instance, numbers in ended.items():
+                instance.tell(ended_notice(numbers))
 
     def _batch(
         self, dispatch: Dispatch[SequenceRequest, Instance]
     ) -> tuple[PendingRequest, ...]:
         first = dispatch.requests[0]
         for member in dispatch.requests:
-            self._left(member.request)
+            self._members.begin(member)
+            member.tell()
         return tuple(
             row if row is not None else GapRequest(first, self._controls)
             for row in dispatch.rows
@@ -366,7 +350,7 @@ class SequenceScheduler:
         now_ns = self._now_ns()
         for request in requests:
             if isinstance(request, SequenceRequest):
-                self._left(request.request)
+                self._members.settle(request)
             if request.open:
                 refuse(request, error)
                 waited_ns = now_ns - request.enqueued_ns

@@ -8,116 +8,29 @@ Source: Triton's user guide, "Stateful Models": the direct and the oldest strate
 The messages are the words of its sequence batcher.
 """
 
-from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic
 
 from services.core.errors import InvalidRequestError
-
-CorrelationId: TypeAlias = int | str
-
-
-class SequencedRequest(Protocol):
-    """What the sequencer needs to know of a request."""
-
-    correlation_id: CorrelationId
-    starts: bool
-    ends: bool
-    enqueued_ns: int
-
-
-RequestT = TypeVar("RequestT", bound=SequencedRequest)
-InstanceT = TypeVar("InstanceT")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequencePolicy:
-    """How sequences share instances.
-
-    Attributes:
-        model: For messages.
-        slots: Sequences bound to one instance at a time, >= 1.
-        max_batch_size: Requests in one execution, >= 1.
-        keeps_slots: Whether a sequence keeps one row of the batch (direct); else
-            the oldest requests make the batch, in any row (oldest).
-        max_idle_ns: After so long without a request a sequence has ended.
-        max_queue_delay_ns: How long the oldest request may wait for company.
-        minimum_utilization: Share of the slots that must be ready to go before
-            the delay is over; direct only.
-        preferred_batch_sizes: Worth sending at once; oldest only.
-        hold_until: Requests that must have a slot before the first batch goes:
-            direct, in all slots together; oldest, the next ones of the sequences
-            of an instance. 0: none. Triton's TRITONSERVER_DELAY_SCHEDULER.
-        backlog_hold_until: Requests that must wait without a slot besides; only
-            together with ``hold_until``, and direct only. Triton's
-            TRITONSERVER_BACKLOG_DELAY_SCHEDULER.
-    """
-
-    model: str
-    slots: int
-    max_batch_size: int
-    keeps_slots: bool
-    max_idle_ns: int
-    max_queue_delay_ns: int = 0
-    minimum_utilization: float = 0.0
-    preferred_batch_sizes: tuple[int, ...] = ()
-    hold_until: int = 0
-    backlog_hold_until: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what no instance could do."""
-        if self.slots < 1 or self.max_batch_size < 1:
-            message = "a sequence batcher needs a slot and a row, at least"
-            raise ValueError(message)
-        if self.keeps_slots and self.slots > self.max_batch_size:
-            message = "direct sequences need a row of the batch each"
-            raise ValueError(message)
-
-
-@dataclass(slots=True, eq=False)
-class _Sequence(Generic[RequestT]):
-    """One living sequence; ``slot`` is its place on its instance."""
-
-    correlation_id: CorrelationId
-    last_active_ns: int
-    requests: deque[RequestT] = field(default_factory=deque)
-    is_ending: bool = False
-    slot: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch(Generic[RequestT, InstanceT]):
-    """One execution: row by row a request, or None for a slot with nothing to do."""
-
-    instance: InstanceT
-    rows: tuple[RequestT | None, ...]
-
-    @property
-    def requests(self) -> tuple[RequestT, ...]:
-        """The requests themselves."""
-        return tuple(row for row in self.rows if row is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceStep(Generic[RequestT, InstanceT]):
-    """Execute these, and ask again at ``wake_ns`` at the latest."""
-
-    dispatches: tuple[Dispatch[RequestT, InstanceT], ...] = ()
-    wake_ns: int | None = None
+from services.router.sequence import CorrelationId, RequestT, Sequence
+from services.router.sequence_policy import SequencePolicy
+from services.router.sequence_slots import InstanceT, SequenceSlots
+from services.router.sequence_step import Dispatch, Orphans, SequenceStep
 
 
 class Sequencer(Generic[RequestT, InstanceT]):
     """The sequences of one model version, bound and waiting."""
 
-    __slots__ = ("_backlog", "_held", "_places", "_policy", "_sequences")
+    __slots__ = ("_ended", "_held", "_number", "_policy", "_sequences", "_slots")
 
     def __init__(self, policy: SequencePolicy) -> None:
         """Start with no sequence and no instance."""
         self._policy = policy
-        self._sequences: dict[CorrelationId, _Sequence[RequestT]] = {}
-        self._backlog: deque[_Sequence[RequestT]] = deque()
-        self._places: dict[InstanceT, list[_Sequence[RequestT] | None]] = {}
+        self._sequences: dict[CorrelationId, Sequence[RequestT]] = {}
+        self._slots: SequenceSlots[RequestT, InstanceT] = SequenceSlots(policy.slots)
+        self._number = 0
+        # Lives that are over, by the instance that has their state.
+        self._ended: list[tuple[InstanceT, int]] = []
         # Instances that have had no batch because of ``hold_until``.
         self._held: set[InstanceT] = set()
 
@@ -125,25 +38,47 @@ class Sequencer(Generic[RequestT, InstanceT]):
         """Return the number of waiting requests."""
         return sum(len(s.requests) for s in self._sequences.values())
 
+    def __contains__(self, correlation_id: CorrelationId) -> bool:
+        """Tell whether a sequence lives."""
+        return correlation_id in self._sequences
+
     def add_instance(self, instance: InstanceT) -> None:
         """Offer the slots of a new instance."""
-        self._places[instance] = [None] * self._policy.slots
         if self._policy.hold_until:
             self._held.add(instance)
-        self._bind_backlog()
+        self._slots.add_instance(instance)
 
-    def remove_instance(self, instance: InstanceT) -> tuple[RequestT, ...]:
-        """End the sequences of an instance that is gone; return who waited there.
+    def remove_instance(
+        self, instance: InstanceT, *, may_resume: bool = False
+    ) -> Orphans[RequestT]:
+        """Take the slots of an instance that is gone away from its sequences.
 
-        Their state is lost: a later request must START anew.
+        They have ended, their state is lost: a later request must START anew. Unless
+        they may go on elsewhere; what was being executed is then their next request.
         """
-        waiting: list[RequestT] = []
         self._held.discard(instance)
-        for sequence in self._places.pop(instance, ()):
-            if sequence is not None:
-                waiting += sequence.requests
-                del self._sequences[sequence.correlation_id]
-        return tuple(waiting)
+        orphans = self._slots.remove_instance(instance)
+        if may_resume:
+            for sequence in orphans:
+                if sequence.executing is not None:
+                    sequence.requests.appendleft(sequence.executing)
+                    sequence.executing = None
+            return Orphans(homeless=tuple(orphans))
+        for sequence in orphans:
+            del self._sequences[sequence.correlation_id]
+        return Orphans(lost=tuple(r for s in orphans for r in s.requests))
+
+    def resume(self, sequence: Sequence[RequestT]) -> None:
+        """Have a sequence that lost its instance go on, before all that wait."""
+        if self._sequences.get(sequence.correlation_id) is sequence:
+            self._slots.wait_first(sequence)
+
+    def give_up(self, sequence: Sequence[RequestT]) -> tuple[RequestT, ...]:
+        """End a sequence; return the requests that waited."""
+        if self._sequences.get(sequence.correlation_id) is not sequence:
+            return ()
+        self._end(sequence)
+        return tuple(sequence.requests)
 
     def enqueue(self, request: RequestT) -> None:
         """Put ``request`` behind the others of its sequence.
@@ -169,37 +104,65 @@ class Sequencer(Generic[RequestT, InstanceT]):
             )
             raise InvalidRequestError(message)
         if sequence is None:
-            sequence = _Sequence(correlation_id, request.enqueued_ns)
+            sequence = Sequence(correlation_id, request.enqueued_ns)
             self._sequences[correlation_id] = sequence
-            self._backlog.append(sequence)
-            self._bind_backlog()
-        sequence.requests.append(request)
-        sequence.last_active_ns = request.enqueued_ns
-        sequence.is_ending = request.ends
+            self._slots.wait(sequence)
+        if request.starts:
+            self._number += 1
+            sequence.number = self._number
+        request.number = sequence.number
+        sequence.add(request)
 
     def cancel(self, request: RequestT) -> tuple[RequestT, ...]:
-        """End the sequence of a request whose client left while it waited.
+        """End the sequence of a request whose client left before its answer.
 
         Returns:
-            The other waiting requests of the sequence: it cannot go on without
-            the one that is missing. Empty if the request does not wait here.
+            The waiting requests of the sequence but this one: it cannot go on
+            without the one that is missing.
         """
         sequence = self._sequences.get(request.correlation_id)
-        if sequence is None or not any(r is request for r in sequence.requests):
+        if sequence is None:
+            return ()
+        is_known = any(r is request for r in sequence.requests)
+        if not is_known and sequence.executing is not request:
             return ()
         others = tuple(r for r in sequence.requests if r is not request)
         self._end(sequence)
-        self._bind_backlog()
+        self._slots.bind_backlog()
         return others
+
+    def completed(self, request: RequestT, *, again: bool = False) -> bool:
+        """Note that the execution of a request is over.
+
+        Args:
+            request: That was executed.
+            again: The model wants it back, as the next one of its sequence; only if
+                the model is iterative. False if its sequence has ended meanwhile.
+        """
+        sequence = self._sequences.get(request.correlation_id)
+        if sequence is None or sequence.executing is not request:
+            return False
+        sequence.executing = None
+        if again:
+            request.starts = request.ends = False
+            sequence.requests.appendleft(request)
+        elif (request.ends or self._policy.is_iterative) and not sequence.requests:
+            self._end(sequence)
+            self._slots.bind_backlog()
+        return again
 
     def drain(self) -> tuple[RequestT, ...]:
         """End all sequences; return who waited."""
         waiting = tuple(r for s in self._sequences.values() for r in s.requests)
-        self._sequences.clear()
-        self._backlog.clear()
-        for places in self._places.values():
-            places[:] = [None] * len(places)
+        for sequence in tuple(self._sequences.values()):
+            self._end(sequence)
         return waiting
+
+    def take_ended(self) -> tuple[tuple[InstanceT, int], ...]:
+        """Return, once, the lives that are over: their instance and their number."""
+        ended = tuple(self._ended)
+        self._ended.clear()
+        return ended
 
     def step(
         self, now_ns: int, idle: Collection[InstanceT]
@@ -211,18 +174,20 @@ class Sequencer(Generic[RequestT, InstanceT]):
             idle: The instances that execute nothing now.
         """
         wakes = [self._reap(now_ns, idle)]
+        expired = self._expire(now_ns)
         dispatches = []
         for instance in idle:
             dispatch, wake_ns = self._form(instance, now_ns)
             if dispatch is not None:
                 dispatches.append(dispatch)
             wakes.append(wake_ns)
+        wakes += [sequence.expires_ns for sequence in self._slots.backlog]
         due = [wake_ns for wake_ns in wakes if wake_ns is not None]
-        return SequenceStep(tuple(dispatches), min(due, default=None))
+        return SequenceStep(tuple(dispatches), expired, min(due, default=None))
 
     def _reap(self, now_ns: int, idle: Collection[InstanceT]) -> int | None:
         """End sequences that were silent too long; return when to look again."""
-        resting = [s for i in idle for s in self._places[i] if s and not s.requests]
+        resting = [s for i in idle for s in self._slots.of(i) if not s.requests]
         wake_ns = None
         for sequence in resting:
             end_ns = sequence.last_active_ns + self._policy.max_idle_ns
@@ -230,13 +195,24 @@ class Sequencer(Generic[RequestT, InstanceT]):
                 self._end(sequence)
             elif wake_ns is None or end_ns < wake_ns:
                 wake_ns = end_ns
-        self._bind_backlog()
+        self._slots.bind_backlog()
         return wake_ns
+
+    def _expire(self, now_ns: int) -> tuple[RequestT, ...]:
+        """End sequences that have waited too long for a slot; return their requests."""
+        late = [
+            sequence
+            for sequence in self._slots.backlog
+            if sequence.expires_ns is not None and sequence.expires_ns <= now_ns
+        ]
+        for sequence in late:
+            self._end(sequence)
+        return tuple(request for sequence in late for request in sequence.requests)
 
     def _form(
         self, instance: InstanceT, now_ns: int
     ) -> tuple[Dispatch[RequestT, InstanceT] | None, int | None]:
-        ready = [s for s in self._places[instance] if s and s.requests]
+        ready = [s for s in self._slots.of(instance) if s.requests]
         if not ready or self._is_held(instance):
             return None, None
         due_ns = min(s.requests[0].enqueued_ns for s in ready)
@@ -245,7 +221,7 @@ class Sequencer(Generic[RequestT, InstanceT]):
         if not chosen:
             return None, due_ns
         taken = {s.slot: self._take(instance, s, now_ns) for s in chosen}
-        self._bind_backlog()
+        self._slots.bind_backlog()
         if not self._policy.keeps_slots:
             return Dispatch(instance, tuple(taken.values())), None
         return Dispatch(instance, tuple(map(taken.get, range(max(taken) + 1)))), None
@@ -256,21 +232,19 @@ class Sequencer(Generic[RequestT, InstanceT]):
             return False
         policy = self._policy
         if not policy.keeps_slots:
-            ready = sum(bool(s and s.requests) for s in self._places[instance])
+            ready = sum(bool(s.requests) for s in self._slots.of(instance))
             if ready >= policy.hold_until:
                 self._held.discard(instance)
             return instance in self._held
-        bound = sum(
-            len(s.requests) for places in self._places.values() for s in places if s
-        )
-        backlog = sum(len(s.requests) for s in self._backlog)
+        bound = sum(len(s.requests) for s in self._slots.bound())
+        backlog = sum(len(s.requests) for s in self._slots.backlog)
         if bound >= policy.hold_until and backlog >= policy.backlog_hold_until:
             self._held.clear()
         return instance in self._held
 
     def _chosen(
-        self, ready: list[_Sequence[RequestT]], *, overdue: bool
-    ) -> list[_Sequence[RequestT]]:
+        self, ready: list[Sequence[RequestT]], *, overdue: bool
+    ) -> list[Sequence[RequestT]]:
         """Return the sequences that go now; none to wait for company."""
         policy = self._policy
         if policy.keeps_slots:
@@ -285,32 +259,22 @@ class Sequencer(Generic[RequestT, InstanceT]):
         return oldest if overdue or full else []
 
     def _take(
-        self, instance: InstanceT, sequence: _Sequence[RequestT], now_ns: int
+        self, instance: InstanceT, sequence: Sequence[RequestT], now_ns: int
     ) -> RequestT:
         request = sequence.requests.popleft()
         sequence.last_active_ns = now_ns
-        if request.ends and not sequence.requests:
+        sequence.executing = request
+        if sequence.held not in (0, request.number):
+            self._ended.append((instance, sequence.held))
+        sequence.held = request.number
+        if request.ends and not sequence.requests and not self._policy.settles_late:
             # The slot is free for the execution after this one.
-            self._places[instance][sequence.slot] = None
-            del self._sequences[sequence.correlation_id]
+            self._end(sequence)
         return request
 
-    def _end(self, sequence: _Sequence[RequestT]) -> None:
+    def _end(self, sequence: Sequence[RequestT]) -> None:
+        """Forget a sequence, wherever it is."""
         del self._sequences[sequence.correlation_id]
-        if sequence in self._backlog:
-            self._backlog.remove(sequence)
-        for places in self._places.values():
-            if sequence.slot >= 0 and places[sequence.slot] is sequence:
-                places[sequence.slot] = None
-
-    def _bind_backlog(self) -> None:
-        """Give free slots to the sequences that wait for one, in their order."""
-        while self._backlog:
-            places = max(
-                self._places.values(), key=lambda slots: slots.count(None), default=[]
-            )
-            if None not in places:
-                return
-            sequence = self._backlog.popleft()
-            sequence.slot = places.index(None)
-            places[sequence.slot] = sequence
+        instance = self._slots.forget(sequence)
+        if instance is not None and sequence.held:
+            self._ended.append((instance, sequence.held))

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias
@@ -13,7 +13,9 @@ from services.core.memory_return import trim_after
 from services.worker import wire
 from services.worker.backoff import Backoff
 from services.worker.outlet import Outlet
+from services.worker.sequence_states import SequenceStates
 from services.worker.turns import Claim, InstanceTurns
+from services.worker.wire import Notice
 
 # How long a router may take to end a stream that we have finished.
 _FAREWELL_S: Final = 1.0
@@ -63,6 +65,16 @@ class StreamedRun:
     run: Callable[[bytes, Outlet], bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class StatefulRun:
+    """Answers a batch whose sequences have their states where its stream has them."""
+
+    run: Callable[[bytes, SequenceStates], bytes]
+
+
+AnyRun: TypeAlias = Run | StreamedRun | StatefulRun
+
+
 class Instance:
     """One instance of one model version: executes one batch at a time.
 
@@ -72,7 +84,7 @@ class Instance:
     def __init__(
         self,
         name: str,
-        run: Run | StreamedRun,
+        run: AnyRun,
         open_stream: OpenStream,
         turns: InstanceTurns | None = None,
     ) -> None:
@@ -126,12 +138,19 @@ class Instance:
         if self.turns is not None:
             self.turns.close()
 
-    def execute(self, message: bytes, open_outlet: Callable[[], Outlet]) -> bytes:
+    def execute(
+        self,
+        message: bytes,
+        open_outlet: Callable[[], Outlet],
+        states: SequenceStates,
+    ) -> bytes:
         """Answer one batch, waiting for the batches of other routers."""
         run = self._run
         with self._executing:
             if isinstance(run, StreamedRun):
                 return run.run(message, open_outlet())
+            if isinstance(run, StatefulRun):
+                return run.run(message, states)
             return run(message)
 
 
@@ -255,7 +274,7 @@ class _Link:
             elif message == wire.PASSES_TURN:
                 turns.end(claim, is_executed=False)
             elif wire.is_cancellation(message):
-                self._cancel(wire.cancelled_requests(message))
+                self._cancel(wire.parse_notice(message).cancelled)
             else:
                 put(message)
         put(None)
@@ -264,22 +283,23 @@ class _Link:
         self,
         stream: Stream,
         receive: Callable[[], bytes | None],
-        execute: Callable[[bytes, Callable[[], Outlet]], bytes],
+        execute: Callable[[bytes, Callable[[], Outlet], SequenceStates], bytes],
         backoff: Backoff,
     ) -> None:
         number = 0
+        states = SequenceStates()
         while (message := receive()) is not None:
             trim_after(message)
             backoff.reset()
-            if wire.is_cancellation(message):
-                self._cancel(wire.cancelled_requests(message))
+            if wire.is_notice(message):
+                self._take(wire.parse_notice(message), states)
                 continue
             with self._lock:
                 if self._stopping.is_set():
                     continue  # it crossed our farewell: the router keeps it
                 self._busy = True
             open_outlet = partial(self._open_outlet, stream, number)
-            answer = execute(message, open_outlet)
+            answer = execute(message, open_outlet, states)
             number += 1
             with self._lock:
                 self._busy = False
@@ -333,11 +353,12 @@ class _Link:
         claim: Claim,
         message: bytes,
         open_outlet: Callable[[], Outlet],
+        states: SequenceStates,
     ) -> bytes:
         """Execute a batch, with or without having asked for a turn before."""
         turns.take(claim)
         try:
-            return self._instance.execute(message, open_outlet)
+            return self._instance.execute(message, open_outlet, states)
         finally:
             turns.end(claim)
 
@@ -347,7 +368,14 @@ class _Link:
             if self._stream is stream and not self._stopping.is_set():
                 stream.send(wire.TURN)
 
-    def _cancel(self, places: list[tuple[int, int]]) -> None:
+    def _take(self, notice: Notice, states: SequenceStates) -> None:
+        """Heed a message that is no batch."""
+        states.end(notice.ended_sequences)
+        for number, restored in notice.restored:
+            states.keep(number, restored)
+        self._cancel(notice.cancelled)
+
+    def _cancel(self, places: Sequence[tuple[int, int]]) -> None:
         """Tell the model of requests that nobody waits for any longer."""
         for batch, request in places:
             with self._lock:

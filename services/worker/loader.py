@@ -33,7 +33,14 @@ from services.worker.backend import (
 )
 from services.worker.backend_check import require_backends
 from services.worker.execution import Execution
-from services.worker.instance import Instance, Run, Stream, StreamedRun
+from services.worker.instance import (
+    AnyRun,
+    Instance,
+    Run,
+    StatefulRun,
+    Stream,
+    StreamedRun,
+)
 from services.worker.labels import read_labels
 from services.worker.memory import MemoryUse, measure
 from services.worker.model_metrics import ModelMetrics
@@ -43,7 +50,10 @@ from services.worker.ragged_backend import with_ragged_batches
 from services.worker.readiness import ReadinessChecks
 from services.worker.request_execution import RequestExecution
 from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
+from services.worker.sequence_states import SequenceStates
 from services.worker.signature import Signature
+from services.worker.stateful_backend import StatefulBackend, with_states
+from services.worker.stateful_requests import StatefulRequestBackend
 from services.worker.streamed_execution import StreamedExecution
 from services.worker.turns import InstanceTurns, Turns, close_all
 from services.worker.warmup import warm_up
@@ -331,13 +341,13 @@ class Loader:
         try:
             require_backends(source.config.name, backends, len(places))
             signature = Signature.from_config(source.config, source.version, labels)
-            fronts = [_front(source.config, signature, each) for each in backends]
+            fronts = [_front(source, signature, each) for each in backends]
             bare = [_run(signature, each, self._clock) for each in fronts]
             names = [place.name for place in places]
             warm_up(source, list(zip(names, bare, strict=True)))
             runs = [
-                exclusive(self._watched(source.config, name, front, run))
-                for name, front, run in zip(names, fronts, bare, strict=True)
+                exclusive(self._watched(source.config, name, backend, run))
+                for name, backend, run in zip(names, backends, bare, strict=True)
             ]
         except Exception:
             for backend in backends:
@@ -356,8 +366,8 @@ class Loader:
         config: ModelConfig,
         name: str,
         backend: AnyBackend,
-        run: Run | StreamedRun,
-    ) -> Run | StreamedRun:
+        run: AnyRun,
+    ) -> AnyRun:
         """Return ``run``, watched if the model says how long it may take."""
         bound_ns = config.execution_timeout_ns
         if not bound_ns or self._watchdog is None:
@@ -389,20 +399,37 @@ class Loader:
 
 
 def _front(
-    config: ModelConfig, signature: Signature, backend: AnyBackend
+    source: ModelSource, signature: Signature, backend: AnyBackend
 ) -> AnyBackend:
     """Return ``backend`` behind what its configuration declares of its batches."""
-    padded = with_padding(backend, config, signature)
+    config = source.config
+    padded = with_padding(with_states(backend, source), config, signature)
     return with_ragged_batches(padded, config, signature)
 
 
-def _run(signature: Signature, backend: AnyBackend, clock: Clock) -> Run | StreamedRun:
+def _run(signature: Signature, backend: AnyBackend, clock: Clock) -> AnyRun:
     """Return what answers the batches of one instance."""
     if isinstance(backend, DecoupledBackend):
         return StreamedRun(StreamedExecution(signature, backend, clock).run)
+    if isinstance(backend, StatefulRequestBackend):
+        return _stateful(backend, RequestExecution(signature, backend, clock).run)
     if isinstance(backend, RequestBackend):
         return RequestExecution(signature, backend, clock).run
+    if isinstance(backend, StatefulBackend):
+        return _stateful(backend, Execution(signature, backend, clock).run)
     return Execution(signature, backend, clock).run
+
+
+def _stateful(
+    backend: StatefulBackend | StatefulRequestBackend, run: Run
+) -> StatefulRun:
+    """Return what answers batches with the states of whoever sends them."""
+
+    def run_with(message: bytes, states: SequenceStates) -> bytes:
+        backend.states = states
+        return run(message)
+
+    return StatefulRun(run_with)
 
 
 def _unload(backend: AnyBackend) -> None:

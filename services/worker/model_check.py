@@ -12,8 +12,9 @@ from services.core.model_config import (
     ModelOutput,
 )
 from services.worker.backend import FoundModel, FoundTensor
+from services.worker.signature import TensorSpec, state_output_specs, state_specs
 
-_Declared: TypeAlias = ModelInput | ModelOutput
+_Declared: TypeAlias = ModelInput | ModelOutput | TensorSpec
 
 
 def check_model(config: ModelConfig, found: FoundModel) -> None:
@@ -25,8 +26,8 @@ def check_model(config: ModelConfig, found: FoundModel) -> None:
     Raises:
         ConfigError: with Triton's text where it has one.
     """
-    made = _control_names(config) | _batch_input_names(config)
-    offered = [one for one in found.inputs if one.name not in made]
+    apart = _names_apart(config) | _batch_input_names(config)
+    offered = [one for one in found.inputs if one.name not in apart]
     required = [one for one in config.inputs if not one.optional]
     if not len(required) <= len(offered) <= len(config.inputs):
         message = (
@@ -37,14 +38,18 @@ def check_model(config: ModelConfig, found: FoundModel) -> None:
     _check(config, "input", config.inputs, found.inputs)
     _check(config, "output", config.outputs, found.outputs)
     _check_batch_inputs(config, found)
+    _check(config, "input", state_specs(config), found.inputs)
+    _check(config, "output", state_output_specs(config), found.outputs)
 
 
-def _control_names(config: ModelConfig) -> frozenset[str]:
-    """Return the inputs that tell of sequences: declared apart from the others."""
+def _names_apart(config: ModelConfig) -> frozenset[str]:
+    """Return the inputs of sequences, controls and states: declared on their own."""
     sequences = config.sequence_batching
     if sequences is None:
         return frozenset()
-    return frozenset(one.name for one in sequences.control_inputs)
+    controls = (one.name for one in sequences.control_inputs)
+    states = (state.input_name for state in sequences.states)
+    return frozenset((*controls, *states))
 
 
 def _batch_input_names(config: ModelConfig) -> frozenset[str]:

@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 from services.core.model_config import InstanceGroup
 from services.worker.backend import AnyBackend, InstancePlace, ModelSource
-from services.worker.instance import Run, StreamedRun
+from services.worker.instance import AnyRun, StatefulRun, StreamedRun
 from services.worker.outlet import Outlet
+from services.worker.sequence_states import SequenceStates
 
 SeatKey: TypeAlias = tuple[str, str, InstanceGroup]
 """A fingerprint, an instance's name, and its group but for the count."""
@@ -31,7 +32,7 @@ class Seat:
     """
 
     backend: AnyBackend
-    run: Run | StreamedRun
+    run: AnyRun
     key: SeatKey | None
     users: int = 1
 
@@ -97,7 +98,7 @@ def seat_key(
     return (fingerprint, place.name, group)
 
 
-def exclusive(run: Run | StreamedRun) -> Run | StreamedRun:
+def exclusive(run: AnyRun) -> AnyRun:
     """Return ``run`` for several callers: one batch at a time."""
     lock = threading.Lock()
     if isinstance(run, StreamedRun):
@@ -108,6 +109,14 @@ def exclusive(run: Run | StreamedRun) -> Run | StreamedRun:
                 return streamed(message, outlet)
 
         return StreamedRun(run_streamed)
+    if isinstance(run, StatefulRun):
+        stateful = run.run
+
+        def run_stateful(message: bytes, states: SequenceStates) -> bytes:
+            with lock:
+                return stateful(message, states)
+
+        return StatefulRun(run_stateful)
     plain = run
 
     def run_plain(message: bytes) -> bytes:

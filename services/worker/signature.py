@@ -8,6 +8,7 @@ from typing import Final
 from services.core.datatype import DataType
 from services.core.errors import BackendError
 from services.core.model_config import ModelConfig, ModelInput, ModelOutput
+from services.core.sequence_state import NUMBER_INPUT
 
 WILDCARD: Final = -1
 
@@ -102,7 +103,7 @@ class Signature:
             model_name=config.name,
             model_version=version,
             max_batch_size=config.max_batch_size,
-            inputs=input_specs(config),
+            inputs=(*input_specs(config), *_sequence_number(config)),
             outputs=tuple(
                 replace(_spec(tensor), labels=labels.get(tensor.name, ()))
                 for tensor in config.outputs
@@ -111,7 +112,7 @@ class Signature:
 
 
 def input_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
-    """Return all that is told to a model: its inputs, then its control inputs."""
+    """Return all that a request tells a model: its inputs, then its control inputs."""
     declared = (
         replace(
             _spec(tensor),
@@ -120,6 +121,29 @@ def input_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
         for tensor in config.inputs
     )
     return (*declared, *_controls(config))
+
+
+def state_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Return the inputs by which a model gets its states back; no request has them."""
+    return tuple(
+        TensorSpec(name=state.input_name, datatype=state.datatype, dims=state.dims)
+        for state in config.states
+    )
+
+
+def state_output_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Return the outputs by which a model gives its states away."""
+    return tuple(
+        TensorSpec(name=state.output_name, datatype=state.datatype, dims=state.dims)
+        for state in config.states
+    )
+
+
+def output_names(config: ModelConfig) -> tuple[str, ...]:
+    """Return all that a model puts out: its outputs, then states that are none."""
+    names = [tensor.name for tensor in config.outputs]
+    states = [state.output_name for state in config.states]
+    return (*names, *(name for name in states if name not in names))
 
 
 def _controls(config: ModelConfig) -> list[TensorSpec]:
@@ -133,6 +157,16 @@ def _controls(config: ModelConfig) -> list[TensorSpec]:
         for control_input in config.sequence_batching.control_inputs
         for control in control_input.controls[:1]
     ]
+
+
+def _sequence_number(config: ModelConfig) -> list[TensorSpec]:
+    """Return the input by which the router says whose state a request goes on with."""
+    if not config.states:
+        return []
+    number = TensorSpec(
+        name=NUMBER_INPUT, datatype=DataType.UINT64, dims=(1,), optional=True
+    )
+    return [number]
 
 
 def _spec(tensor: ModelInput | ModelOutput) -> TensorSpec:

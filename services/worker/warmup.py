@@ -23,8 +23,9 @@ from services.core.model_config import ModelConfig
 from services.core.model_config_warmup import Warmup, WarmupData, WarmupInput
 from services.worker import wire
 from services.worker.backend import ModelSource
-from services.worker.instance import Run, StreamedRun
+from services.worker.instance import AnyRun, StatefulRun, StreamedRun
 from services.worker.outlet import Outlet
+from services.worker.sequence_states import SequenceStates
 
 FOLDER: Final = "warmup"
 
@@ -32,7 +33,7 @@ FOLDER: Final = "warmup"
 _STREAM_TIMEOUT_S: Final = 60.0
 _RANDOM_TEXT_BYTES: Final = 8
 
-NamedRun: TypeAlias = tuple[str, Run | StreamedRun]
+NamedRun: TypeAlias = tuple[str, AnyRun]
 """An instance's name and what answers its batches."""
 
 _log = structlog.get_logger(__name__)
@@ -185,8 +186,11 @@ def _warm_instance(model: str, named: NamedRun, made: Sequence[Sample]) -> None:
                 )
 
 
-def _execute(run: Run | StreamedRun, message: bytes) -> Iterator[str]:
+def _execute(run: AnyRun, message: bytes) -> Iterator[str]:
     """Execute a batch; yield what went wrong."""
+    if isinstance(run, StatefulRun):
+        yield from wire.problems_of(run.run(message, SequenceStates()))
+        return
     if not isinstance(run, StreamedRun):
         yield from wire.problems_of(run(message))
         return

@@ -13,8 +13,9 @@ from typing import Final
 import structlog
 
 from services.core.clock import Clock
-from services.worker.instance import Run, StreamedRun
+from services.worker.instance import AnyRun, StatefulRun, StreamedRun
 from services.worker.outlet import Outlet
+from services.worker.sequence_states import SequenceStates
 
 # A hung execution is found this late at most, or after a quarter of its bound.
 _PERIOD_S: Final = 1.0
@@ -96,11 +97,11 @@ class Watchdog:
 
     def watch(
         self,
-        run: Run | StreamedRun,
+        run: AnyRun,
         instance: str,
         bound_ns: int,
         end: Callable[[], None] | None = None,
-    ) -> Run | StreamedRun:
+    ) -> AnyRun:
         """Return ``run``, watched from now on.
 
         Args:
@@ -128,6 +129,17 @@ class Watchdog:
                     self._done(number)
 
             return StreamedRun(run_streamed)
+        if isinstance(run, StatefulRun):
+            stateful = run.run
+
+            def run_stateful(message: bytes, states: SequenceStates) -> bytes:
+                number = begin()
+                try:
+                    return stateful(message, states)
+                finally:
+                    self._done(number)
+
+            return StatefulRun(run_stateful)
         plain = run
 
         def run_plain(message: bytes) -> bytes:

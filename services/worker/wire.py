@@ -1,7 +1,7 @@
 """The worker's protobuf messages, read and written."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -12,11 +12,14 @@ from services.core.shared_memory_region import REGION_PARAMETER, SharedMemoryReg
 from services.core.status import status_of
 from services.worker.layout import OutputForm, ParsedInput, ParsedRequest
 from services.worker.request_details import Parameter, details_of
+from services.worker.sequence_states import State, States
 from services.worker.signature import TensorSpec
 
 _PLAIN: Final = OutputForm()
 # Fields of BatchRequest, BatchResponse and StreamedReply.
+# What a BatchRequest that is no batch may begin with, but for the turns.
 _CANCELLED_TAG: Final = b"\x1a"
+_NOTICE_TAGS: Final = (_CANCELLED_TAG, b"\x32", b"\x3a")
 ASKS_TURN: Final = worker_pb2.BatchRequest(asks_turn=True).SerializeToString()
 PASSES_TURN: Final = worker_pb2.BatchRequest(passes_turn=True).SerializeToString()
 TURN: Final = worker_pb2.BatchResponse(turn=True).SerializeToString()
@@ -178,15 +181,51 @@ def streamed_reply(head: bytes, reply: Sequence[bytes | memoryview]) -> bytes:
     return b"".join((outer, *parts, *reply))
 
 
+class Notice(NamedTuple):
+    """A BatchRequest that is no batch.
+
+    Attributes:
+        cancelled: Requests nobody waits for any longer: batch and place.
+        ended_sequences: Numbers of sequences that are over.
+        restored: Sequences that go on here, with their states.
+    """
+
+    cancelled: list[tuple[int, int]]
+    ended_sequences: list[int]
+    restored: list[tuple[int, States]]
+
+
 def is_cancellation(message: bytes) -> bool:
-    """Return whether a BatchRequest is no batch but cancels requests."""
+    """Return whether a BatchRequest is a notice of cancelled requests."""
     return message.startswith(_CANCELLED_TAG)
 
 
-def cancelled_requests(message: bytes) -> list[tuple[int, int]]:
-    """Return batch and place of what a BatchRequest cancels."""
+def is_notice(message: bytes) -> bool:
+    """Return whether a BatchRequest is no batch; of the turns see above."""
+    return message.startswith(_NOTICE_TAGS)
+
+
+def parse_notice(message: bytes) -> Notice:
+    """Read a BatchRequest that is no batch."""
     parsed = worker_pb2.BatchRequest.FromString(message)
-    return [(one.batch, one.request) for one in parsed.cancelled]
+    return Notice(
+        cancelled=[(one.batch, one.request) for one in parsed.cancelled],
+        ended_sequences=list(parsed.ended_sequence),
+        restored=[
+            (one.sequence, tuple(State(tuple(s.shape), s.data) for s in one.state))
+            for one in parsed.restored
+        ],
+    )
+
+
+def states_message(states: Iterable[tuple[int, States]]) -> bytes:
+    """Return a BatchResponse that only tells the states sequences have now."""
+    message = worker_pb2.BatchResponse()
+    for number, values in states:
+        told = message.states.add(sequence=number)
+        for shape, data in values:
+            told.state.add(shape=shape, data=data)
+    return message.SerializeToString()
 
 
 def error_reply(code: int, text: str, is_answer: bool = False) -> bytes:  # noqa: FBT001, FBT002 - as BackendFailure has them

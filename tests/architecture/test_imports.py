@@ -88,6 +88,11 @@ PURE: Final = (
     "router/retries.py",
     "router/route_table.py",
     "router/same_answers.py",
+    "router/sequence.py",
+    "router/sequence_members.py",
+    "router/sequence_policy.py",
+    "router/sequence_slots.py",
+    "router/sequence_step.py",
     "router/sequencer.py",
     "router/statistics.py",
     "router/trace_sampler.py",
@@ -116,6 +121,9 @@ PURE: Final = (
     "worker/rate_limiter.py",
     "worker/reply_encoder.py",
     "worker/scatter.py",
+    "worker/sequence_states.py",
+    "worker/stateful_backend.py",
+    "worker/stateful_requests.py",
 )
 RUNTIMES: Final = {"onnxruntime", "tensorrt", "torch"}
 
@@ -180,6 +188,7 @@ MESSAGE_EDGES: Final = {
     "router/rest_settings.py",
     "router/sequence_controls.py",
     "router/sequence_request.py",
+    "router/state_notices.py",
     "router/rest_traffic.py",
     "router/same_answers.py",
     "router/servicer.py",

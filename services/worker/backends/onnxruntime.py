@@ -36,6 +36,7 @@ from services.worker.backends.onnxruntime_session import (
 )
 from services.worker.device import DeviceKind
 from services.worker.model_check import check_model
+from services.worker.signature import input_specs, state_output_specs, state_specs
 
 _BFLOAT16: Final = 16  # onnx.TensorProto.BFLOAT16
 
@@ -109,9 +110,11 @@ class OnnxModel:
         self.session = session
         self._model = config.name
         self._options = _run_options(run_entries)
-        self._texts = [t.name for t in config.inputs if t.datatype is DataType.BYTES]
-        self._bf16_inputs = _names(config.inputs, DataType.BF16)
-        self._bf16_outputs = _names(config.outputs, DataType.BF16)
+        told = (*input_specs(config), *state_specs(config))
+        self._texts = [t.name for t in told if t.datatype is DataType.BYTES]
+        self._bf16_inputs = _names(told, DataType.BF16)
+        given = (*config.outputs, *state_output_specs(config))
+        self._bf16_outputs = _names(given, DataType.BF16)
         self._has_bf16 = bool(self._bf16_inputs or self._bf16_outputs)
         self._binding = self._make_binding(config)
 
@@ -144,7 +147,9 @@ class OnnxModel:
             {node.name: node.shape for node in nodes}
             for nodes in (self.session.get_inputs(), self.session.get_outputs())
         ]
-        plans = () if self._texts else output_plans(config, *shapes)
+        # States leave by outputs that the configuration does not have.
+        is_plain = not self._texts and not config.states
+        plans = output_plans(config, *shapes) if is_plain else ()
         # Without it a BF16 output is copied once more.
         worth_bytes = 0 if self._bf16_outputs else WORTH_BYTES
         if not plans or not is_worth_it(plans, config, worth_bytes):

@@ -22,7 +22,12 @@ from services.worker.python_backend.host.python_model import (
     PythonModel,
 )
 from services.worker.python_backend.host.supervised_child import StartChild
-from services.worker.signature import input_specs
+from services.worker.signature import (
+    TensorSpec,
+    input_specs,
+    output_names,
+    state_specs,
+)
 
 _DEFAULT_FILENAME: Final = "model.py"
 _AUTO_COMPLETE: Final = b"auto_complete_config"
@@ -50,7 +55,7 @@ class PythonRuntime:
                     place.name,
                     _starter(python, place.name),
                     initialize_order(source, place, file),
-                    [one.datatype for one in input_specs(source.config)],
+                    [one.datatype for one in _inputs(source)],
                     peers=source.peers,
                     metrics=source.metrics,
                 )
@@ -109,8 +114,8 @@ def initialize_order(source: ModelSource, place: InstancePlace, file: str) -> by
     order = {
         "file": file,
         "instance": place.name,
-        "inputs": [one.name for one in input_specs(config)],
-        "outputs": [one.name for one in config.outputs],
+        "inputs": [one.name for one in _inputs(source)],
+        "outputs": output_names(config),
         "is_decoupled": config.decoupled,
         "args": {
             "model_config": source.config_json,
@@ -124,6 +129,10 @@ def initialize_order(source: ModelSource, place: InstancePlace, file: str) -> by
         },
     }
     return json.dumps(order).encode()
+
+
+def _inputs(source: ModelSource) -> tuple[TensorSpec, ...]:
+    return (*input_specs(source.config), *state_specs(source.config))
 
 
 def _interpreter(source: ModelSource) -> str:

@@ -250,3 +250,23 @@ def test_an_ensemble_has_a_transaction_policy_and_no_optimization() -> None:
     assert config.HasField("model_transaction_policy")
     assert not config.HasField("optimization")
     assert config.version_policy.latest.num_versions == 1
+
+
+def test_what_a_sequence_declares_on_its_own_is_no_input_and_no_output() -> None:
+    text = """sequence_batching {
+      control_input { name: "START" control { bool_false_true: [ false, true ] } }
+      state { input_name: "s" output_name: "t" data_type: TYPE_FP32 dims: 1 }
+    }"""
+    found = "".join(
+        f'{kind} {{ name: "{name}" data_type: TYPE_FP32 dims: [ -1, 1 ] }}'
+        for kind, name in [
+            ("input", "x"),
+            ("input", "START"),
+            ("input", "s"),
+            ("output", "y"),
+            ("output", "t"),
+        ]
+    )
+    config = filled(text, found)
+    assert [tensor.name for tensor in config.input] == ["x"]
+    assert [tensor.name for tensor in config.output] == ["y"]

@@ -117,6 +117,21 @@ def test_a_queue_policy_is_possible_without_batches() -> None:
             ),
             "response_cache.enable",
         ),
+        (
+            "sequence_batching { state { "
+            'input_name: "x" output_name: "o" data_type: TYPE_INT32 dims: 1 } }',
+            "sequence_batching.state[0].input_name",
+        ),
+        (
+            "sequence_batching { state { "
+            'input_name: "s" output_name: "y" data_type: TYPE_BOOL dims: 1 } }',
+            "sequence_batching.state[0].data_type",
+        ),
+        (
+            "model_transaction_policy { decoupled: true } sequence_batching { state { "
+            'input_name: "s" output_name: "o" data_type: TYPE_INT32 dims: 1 } }',
+            "sequence_batching.state[0]",
+        ),
         ('instance_group { profile: "0" }', "instance_group[0].profile"),
         (
             'ensemble_scheduling { step { model_name: "a" input_map { key: "a" }'

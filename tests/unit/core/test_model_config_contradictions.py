@@ -194,3 +194,93 @@ def test_two_schedulers_contradict_each_other() -> None:
             dynamic_batching=mc.DynamicBatching(),
             sequence_batching=mc.SequenceBatching(),
         )
+
+
+STATE = """sequence_batching { state {
+  input_name: "i" output_name: "o" data_type: TYPE_INT32 dims: [ 2, -1 ] %s
+} %s }"""
+INITIAL = (
+    ' initial_state { name: "n" data_type: TYPE_INT32 dims: [ 2, 3 ] zero_data: true }'
+)
+
+
+@pytest.mark.parametrize(
+    ("initial", "message"),
+    [
+        (
+            INITIAL + INITIAL,
+            "initial_state field for state input 'i' must contain exactly one or zero "
+            "element. Found '2' elements.",
+        ),
+        (
+            INITIAL.replace("INT32", "FP32"),
+            "The data type used for 'initial_state' field of state 'i' does not match "
+            "the state data type.",
+        ),
+        (
+            INITIAL.replace('"n"', '""'),
+            "Field 'name' must be set when using initial_state for state input 'i'.",
+        ),
+        (
+            INITIAL.replace("[ 2, 3 ]", "2"),
+            "Number of dimensions in 'initial_state' doesn't match the size of 'state' "
+            "dimensions for state input 'i'. 1 != 2",
+        ),
+        (
+            INITIAL.replace("3 ]", "-1 ]"),
+            "'initial_state' field for state input name 'i' contains variable "
+            "dimensions.",
+        ),
+        (
+            INITIAL.replace("[ 2", "[ 4"),
+            "'initial_state' dim for input name 'i' doesn't match 'state' dim "
+            "description. 4 != 2",
+        ),
+        (
+            INITIAL.replace("zero_data: true", ""),
+            "initial_state setting expects state 'i' to have state_data set",
+        ),
+        (
+            "use_growable_memory: true",
+            "In order to 'use_growable_memory', you must also enable "
+            "'use_same_buffer_for_input_output' for state input name 'i'.",
+        ),
+    ],
+)
+def test_a_states_contradictions_are_told_in_tritons_words(
+    initial: str, message: str
+) -> None:
+    with pytest.raises(FieldError) as caught:
+        from_proto(parsed('name: "m" ' + STATE % (initial, "")))
+    assert str(caught.value).split(": ", 1)[1] == message
+
+
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        (
+            'state { input_name: "i" output_name: "p" data_type: TYPE_INT8 dims: 1 }',
+            "sequence_batching.state[1].input_name",
+        ),
+        (
+            'state { input_name: "j" output_name: "o" data_type: TYPE_INT8 dims: 1 }',
+            "sequence_batching.state[1].output_name",
+        ),
+        (
+            'control_input { name: "i" control { bool_false_true: [ 0, 1 ] } }',
+            "sequence_batching.state[0].input_name",
+        ),
+    ],
+)
+def test_nothing_is_two_states_nor_a_state_and_a_control(more: str, path: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        from_proto(parsed('name: "m" ' + STATE % ("", more)))
+    assert str(caught.value).split(": ")[0] == path
+
+
+def test_a_state_may_grow_in_place_on_every_device() -> None:
+    growable = "use_same_buffer_for_input_output: true use_growable_memory: true"
+    config = from_proto(parsed('name: "m" ' + STATE % (growable + INITIAL, "")))
+    (state,) = config.states
+    assert state.use_growable_memory
+    assert state.initial_dims == (2, 3)

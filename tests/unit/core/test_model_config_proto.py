@@ -105,10 +105,13 @@ sequence_batching {
     name: "C" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 }
   }
   state {
-    input_name: "i" output_name: "o" data_type: TYPE_INT32 dims: 1
+    input_name: "i" output_name: "o" data_type: TYPE_INT32 dims: -1
     initial_state { name: "n" data_type: TYPE_INT32 dims: 2 data_file: "d" }
-    initial_state { name: "z" data_type: TYPE_INT32 dims: 2 zero_data: true }
     use_same_buffer_for_input_output: true use_growable_memory: true
+  }
+  state {
+    input_name: "j" output_name: "p" data_type: TYPE_INT32 dims: -1
+    initial_state { name: "z" data_type: TYPE_INT32 dims: 2 zero_data: true }
   }
 }
 """

@@ -79,6 +79,9 @@ class PuppetInstance:
     def execute(self, execution: Execution) -> None:
         self.held.append(execution)
 
+    def tell(self, notice: bytes) -> None:
+        raise AssertionError(f"only sequences have something to tell: {notice!r}")
+
     def close(self) -> None:
         self.closed = True
 

@@ -17,6 +17,7 @@ from services.core.model_config_sequences import (
     ControlKind,
     SequenceControl,
     SequenceControlInput,
+    SequenceState,
 )
 from services.router.pending_request import Execution
 from services.router.queue_limits import QueueLimits
@@ -52,14 +53,17 @@ CONTROLS = (
 class Client:
     """A request and what its client was told."""
 
-    def __init__(self, correlation_id: int, rows: int = 1, **flags: bool) -> None:
+    def __init__(
+        self, correlation_id: int, rows: int = 1, *, timeout_ns: int = 0, **flags: bool
+    ) -> None:
         request = add_sub_request(rows, id=str(correlation_id))
         request.parameters["sequence_id"].int64_param = correlation_id
         for name, value in flags.items():
             request.parameters[f"sequence_{name}"].bool_param = value
         self.body = request.SerializeToString()
         self.rows = rows
-        self.priority = self.timeout_ns = self.attempts = 0
+        self.priority = self.attempts = 0
+        self.timeout_ns = timeout_ns
         self.shape_key: Hashable = ()
         self.enqueued_ns = 0
         self.open = True
@@ -79,10 +83,14 @@ class PuppetInstance:
 
     def __init__(self) -> None:
         self.held: list[Execution] = []
+        self.notices: list[worker_pb2.BatchRequest] = []
         self.closed = False
 
     def execute(self, execution: Execution) -> None:
         self.held.append(execution)
+
+    def tell(self, notice: bytes) -> None:
+        self.notices.append(worker_pb2.BatchRequest.FromString(notice))
 
     def close(self) -> None:
         self.closed = True
@@ -129,20 +137,35 @@ class Stage:
         self.scheduler.attach(instance)
         return instance
 
-    def complete(self, instance: PuppetInstance) -> None:
+    def complete(self, instance: PuppetInstance, *, again: bool = False) -> None:
         execution = instance.held.pop(0)
-        replies = [worker_pb2.Reply(response=b"r")] * len(execution.batch)
+        reply = worker_pb2.Reply(response=b"r")
+        if again:
+            reply = worker_pb2.Reply(rescheduled=True)
+        replies = [reply] * len(execution.batch)
         message = worker_pb2.BatchResponse(
             timing=worker_pb2.BatchTiming(compute_infer_ns=1), reply=replies
         )
         self.scheduler.completed(instance, execution, message.SerializeToString())
 
 
-def config(strategy: OldestStrategy | None = None) -> ModelConfig:
+STATE = SequenceState(
+    input_name="S", output_name="T", datatype=DataType.INT32, dims=(1,)
+)
+
+
+def config(
+    strategy: OldestStrategy | None = None,
+    *,
+    states: tuple[SequenceState, ...] = (),
+    is_iterative: bool = False,
+) -> ModelConfig:
     batching = SequenceBatching(
         strategy=strategy or DirectStrategy(),
         control_inputs=CONTROLS,
         max_sequence_idle_ns=100 * MS,
+        states=states,
+        iterative_sequence=is_iterative,
     )
     return add_sub(max_batch_size=2, dynamic_batching=None, sequence_batching=batching)
 
@@ -282,7 +305,7 @@ def test_the_scheduler_can_be_held_until_the_backlog_is_filled() -> None:
 
 def test_what_does_not_fit_into_the_queue_is_refused_with_its_sequence() -> None:
     first, second, more = Client(1, start=True), Client(2, start=True), Client(1)
-    stage = Stage(config(), QueueLimits(max_queue_bytes=3 * len(first.body)))
+    stage = Stage(config(), QueueLimits(max_queue_bytes=2 * len(first.body)))
     stage.send(first, second, more)
     assert [each.open for each in (first, second, more)] == [False, True, False]
     assert isinstance(first.outcome, tuple)
@@ -306,3 +329,120 @@ def test_those_behind_a_cancelled_request_leave_nothing_in_the_queue() -> None:
         assert [each.open for each in sent] == [True] * 3
         stage.scheduler.forget(sent[0])
         assert [each.open for each in sent] == [True, False, False]
+
+
+def test_a_worker_is_told_whose_state_it_is_and_when_it_may_go() -> None:
+    stage = Stage(config(states=(STATE,)))
+    instance = stage.instance()
+    stage.send(Client(7, start=True), Client(8, start=True))
+    assert [row["nereid_sequence"] for row in instance.told()] == [1, 2]
+    stage.complete(instance)
+    stage.send(Client(8, end=True))
+    # Its neighbour has nothing to do: nobody's state goes on there.
+    assert [row["nereid_sequence"] for row in instance.told()] == [0, 2]
+    assert [list(notice.ended_sequence) for notice in instance.notices] == [[2]]
+    stage.complete(instance)
+    stage.clock_ns = 100 * MS
+    stage.reactor.fire()
+    assert [list(notice.ended_sequence) for notice in instance.notices] == [[2], [1]]
+
+
+def test_a_worker_that_keeps_no_states_is_told_nothing(stage: Stage) -> None:
+    instance = stage.instance()
+    stage.send(Client(7, start=True, end=True))
+    assert "nereid_sequence" not in instance.told()[0]
+    stage.complete(instance)
+    assert instance.notices == []
+
+
+def test_a_request_that_is_cancelled_while_it_is_executed_ends_its_sequence() -> None:
+    stage = Stage(config(states=(STATE,)))
+    instance = stage.instance()
+    running, waiting = Client(1, start=True), Client(1)
+    stage.send(running, waiting)
+    running.open = False
+    stage.scheduler.forget(running)
+    assert isinstance(waiting.outcome, tuple)
+    assert waiting.outcome[0] == 1
+    assert [list(notice.ended_sequence) for notice in instance.notices] == [[1]]
+    stage.complete(instance)
+    assert running.outcome is None
+    assert stage.scheduler.is_quiet
+
+
+def test_a_sequence_that_waits_too_long_for_a_slot_is_refused(stage: Stage) -> None:
+    instance = stage.instance()
+    stage.send(Client(1, start=True), Client(2, start=True))
+    late = Client(3, start=True, timeout_ns=5 * MS)
+    stage.send(late, behind := Client(3))
+    stage.clock_ns = 5 * MS
+    stage.reactor.fire()
+    for client in (late, behind):
+        text = "timeout of the corresponding sequence has been expired"
+        assert client.outcome == (14, text)
+    assert len(instance.held) == 1
+
+
+def test_the_oldest_strategy_may_answer_in_the_order_of_arrival() -> None:
+    strategy = OldestStrategy(max_candidate_sequences=1, preserve_ordering=True)
+    stage = Stage(config(strategy))
+    first, second = stage.instance(), stage.instance()
+    slow, fast, gone = (
+        Client(1, start=True),
+        Client(2, start=True),
+        Client(3, start=True),
+    )
+    stage.send(slow, fast)
+    stage.complete(second)
+    assert fast.outcome is None
+    stage.send(gone)
+    gone.open = False
+    stage.scheduler.forget(gone)
+    stage.complete(first)
+    assert [each.outcome for each in (slow, fast)] == [b"r", b"r"]
+    assert stage.scheduler.is_quiet
+
+
+def test_an_iterative_model_gets_a_request_back_until_it_answers() -> None:
+    stage = Stage(config(is_iterative=True))
+    instance = stage.instance()
+    client = Client(0)
+    stage.send(client)
+    (first,) = instance.told()
+    assert (first["START"], first["END"]) == (1, 0)
+    assert first["CORRID"] > 0
+    for _ in range(3):
+        stage.complete(instance, again=True)
+        assert client.outcome is None
+        (then,) = instance.told()
+        assert then == {**first, "START": 0}
+    parameters = pb.ModelInferRequest.FromString(instance.held[0].batch[0].body)
+    assert parameters.parameters["sequence_id"].int64_param == first["CORRID"]
+    assert not parameters.parameters["sequence_start"].bool_param
+    stage.complete(instance)
+    assert client.outcome == b"r"
+    assert stage.scheduler.is_quiet
+    # Each request is a sequence of its own.
+    stage.send(Client(0))
+    assert instance.told()[0]["CORRID"] != first["CORRID"]
+
+
+def test_a_client_that_leaves_is_given_back_to_no_model() -> None:
+    stage = Stage(config(is_iterative=True))
+    instance = stage.instance()
+    client = Client(0)
+    stage.send(client)
+    client.open = False
+    stage.scheduler.forget(client)
+    stage.complete(instance, again=True)
+    assert instance.held == []
+    assert stage.scheduler.is_quiet
+
+
+def test_a_model_that_is_not_iterative_gets_nothing_back(stage: Stage) -> None:
+    instance = stage.instance()
+    client = Client(1, start=True)
+    stage.send(client)
+    stage.complete(instance, again=True)
+    assert isinstance(client.outcome, tuple)
+    assert "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE" in client.outcome[1]

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.core.errors import InvalidRequestError
-from services.router.sequencer import SequencePolicy, Sequencer
+from services.router.sequence_policy import SequencePolicy
+from services.router.sequencer import Sequencer
 
 MS = 1_000_000
 
@@ -19,6 +20,8 @@ class Request:
     ends: bool = False
     enqueued_ns: int = 0
     name: object = None
+    timeout_ns: int = 0
+    number: int = 0
 
 
 def policy(**fields: object) -> SequencePolicy:
@@ -207,7 +210,7 @@ def test_a_lost_instance_ends_its_sequences_but_not_the_backlog() -> None:
     waiting = start(1)
     made.enqueue(waiting)
     made.enqueue(start(2))
-    assert made.remove_instance("A") == (waiting,)
+    assert made.remove_instance("A").lost == (waiting,)
     with pytest.raises(InvalidRequestError, match="START flag"):
         made.enqueue(Request(1))
     made.add_instance("B")
@@ -318,3 +321,164 @@ def test_a_lost_instance_holds_nobody_back_when_it_returns() -> None:
     assert rows(made) == []
     made.enqueue(start(3))
     assert rows(made) == [("A", [2, 3])]
+
+
+def ended(made: Sequencer[Request, str]) -> list[tuple[str, int]]:
+    return sorted(made.take_ended())
+
+
+def test_each_life_of_a_sequence_has_a_number_and_is_told_when_it_is_over() -> None:
+    made = sequencer()
+    first, again, last = start(1), start(1), Request(1, ends=True)
+    for request in (first, again, last):
+        made.enqueue(request)
+    assert [r.number for r in (first, again, last)] == [1, 2, 2]
+    rows(made)
+    assert ended(made) == []
+    rows(made)
+    assert ended(made) == [("A", 1)]
+    rows(made)
+    assert ended(made) == [("A", 2)]
+
+
+def test_a_life_that_was_never_executed_leaves_no_state() -> None:
+    made = sequencer()
+    request = start(1)
+    made.enqueue(request)
+    made.cancel(request)
+    assert ended(made) == []
+
+
+def test_silence_and_cancellation_end_a_life_too() -> None:
+    made = sequencer("A", max_idle_ns=10)
+    for correlation_id in (1, 2):
+        made.enqueue(start(correlation_id))
+    rows(made)
+    missed = Request(2)
+    made.enqueue(missed)
+    made.cancel(missed)
+    assert ended(made) == [("A", 2)]
+    rows(made, now_ns=10)
+    assert ended(made) == [("A", 1)]
+
+
+def test_a_request_that_is_cancelled_while_it_is_executed_ends_its_sequence() -> None:
+    made = sequencer(slots=1, max_batch_size=1)
+    first, second = start(1), Request(1)
+    made.enqueue(first)
+    made.enqueue(second)
+    rows(made)
+    made.enqueue(start(2))
+    assert made.cancel(first) == (second,)
+    assert 1 not in made
+    assert not made.completed(first)
+    assert rows(made) == [("A", [2])]
+
+
+def test_a_cancelled_request_that_was_answered_ends_nothing() -> None:
+    made = sequencer()
+    first = start(1)
+    made.enqueue(first)
+    rows(made)
+    made.completed(first)
+    assert made.cancel(first) == ()
+    assert 1 in made
+
+
+def test_a_timeout_ends_a_sequence_that_waits_for_a_slot_and_no_other() -> None:
+    made = sequencer(slots=1, max_batch_size=1)
+    bound = Request(1, starts=True, timeout_ns=5)
+    late = Request(2, starts=True, timeout_ns=9)
+    sooner = Request(2, enqueued_ns=1, timeout_ns=4)
+    patient = start(3)
+    for request in (bound, late, sooner, patient):
+        made.enqueue(request)
+    step = made.step(4, "")
+    assert (step.expired, step.wake_ns) == ((), 5)
+    assert made.step(5, "").expired == (late, sooner)
+    assert made.step(1000, "").expired == ()
+    assert 2 not in made
+    assert len(made) == 2
+
+
+def test_the_timeout_counts_no_longer_once_there_is_a_slot() -> None:
+    made = sequencer("", slots=1, max_batch_size=1)
+    made.enqueue(Request(1, starts=True, timeout_ns=5))
+    made.add_instance("A")
+    assert made.step(6, "").expired == ()
+    assert rows(made, now_ns=6) == [("A", [1])]
+
+
+def iterative() -> Sequencer[Request, str]:
+    return sequencer(slots=1, max_batch_size=1, is_iterative=True)
+
+
+def test_what_a_model_wants_back_is_its_next_request_without_start() -> None:
+    made = iterative()
+    request = start(1)
+    made.enqueue(request)
+    made.enqueue(start(2))
+    for _ in range(3):
+        assert rows(made) == [("A", [1])]
+        assert made.completed(request, again=True)
+        assert (request.starts, request.ends) == (False, False)
+    assert rows(made) == [("A", [1])]
+    assert not made.completed(request)
+    assert 1 not in made
+    assert rows(made) == [("A", [2])]
+
+
+def test_a_sequence_that_was_cancelled_takes_nothing_back() -> None:
+    made = iterative()
+    request = start(1)
+    made.enqueue(request)
+    rows(made)
+    made.cancel(request)
+    assert not made.completed(request, again=True)
+    assert rows(made) == []
+
+
+def resumable(instances: str = "A") -> Sequencer[Request, str]:
+    return sequencer(instances, slots=1, max_batch_size=1, is_resumable=True)
+
+
+def test_a_sequence_that_may_resume_begins_with_what_was_being_executed() -> None:
+    made = resumable()
+    first, second, other = start(1), Request(1), start(2)
+    for request in (first, second, other):
+        made.enqueue(request)
+    rows(made)
+    orphans = made.remove_instance("A", may_resume=True)
+    assert orphans.lost == ()
+    (sequence,) = orphans.homeless
+    assert list(sequence.requests) == [first, second]
+    assert sequence.held == 1
+    made.resume(sequence)
+    made.add_instance("B")
+    assert rows(made, idle="B") == [("B", [1])]
+
+
+def test_the_last_request_keeps_its_slot_until_it_is_answered() -> None:
+    made = resumable()
+    only = Request(1, starts=True, ends=True)
+    made.enqueue(only)
+    made.enqueue(start(2))
+    rows(made)
+    assert 1 in made
+    made.completed(only)
+    assert 1 not in made
+    assert rows(made) == [("A", [2])]
+
+
+def test_a_sequence_that_is_given_up_returns_all_that_waited() -> None:
+    made = resumable()
+    first, second = start(1), Request(1)
+    made.enqueue(first)
+    made.enqueue(second)
+    rows(made)
+    (sequence,) = made.remove_instance("A", may_resume=True).homeless
+    assert made.give_up(sequence) == (first, second)
+    assert made.give_up(sequence) == ()
+    made.resume(sequence)
+    made.add_instance("A")
+    assert rows(made) == []

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from protos import worker_pb2
 from services.worker import instance as instances
 from services.worker import wire
-from services.worker.instance import Instance
+from services.worker.instance import Instance, StatefulRun
+from services.worker.sequence_states import SequenceStates, State
 from tests.unit.worker.puppets import WAIT_S, PuppetRouters, PuppetStream
 
 
@@ -217,3 +219,39 @@ def test_a_stopped_instance_dials_nobody() -> None:
     instance.stop()
     instance.connect(["r1"])
     assert not [t for t in threading.enumerate() if t.name.startswith("m_0@")]
+
+
+def test_each_stream_has_states_of_its_own_until_it_ends_or_says_so() -> None:
+    seen: dict[bytes, list[int]] = {}
+
+    def remember(message: bytes, states: SequenceStates) -> bytes:
+        seen[message] = sorted(states.numbers())
+        states.keep(message[0], (State((1,), message),))
+        return message
+
+    routers = PuppetRouters()
+    instance = Instance("m_0", StatefulRun(remember), routers.open)
+    instance.connect(["r1", "r2"])
+    streams = {s.endpoint: s for s in (routers.accept(), routers.accept())}
+    first, second = streams["r1"], streams["r2"]
+    restored = worker_pb2.SequenceStates(
+        sequence=7, state=[worker_pb2.SequenceState(shape=[1], data=b"x")]
+    )
+    for message in (
+        b"a",
+        b"b",
+        worker_pb2.BatchRequest(ended_sequence=[ord("a")]).SerializeToString(),
+        worker_pb2.BatchRequest(restored=[restored]).SerializeToString(),
+        b"c",
+    ):
+        first.deliver(message)
+    second.deliver(b"d")
+    for stream in (first, first, first, second):
+        stream.sent.get(timeout=WAIT_S)
+    assert seen == {b"a": [], b"b": [97], b"c": [7, 98], b"d": []}
+    first.end()
+    again = routers.accept()
+    again.deliver(b"e")
+    assert again.sent.get(timeout=WAIT_S) == b"e"
+    assert seen[b"e"] == []
+    leave(instance, again, second)

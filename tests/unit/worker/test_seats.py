@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.worker.backend import InstancePlace
-from services.worker.instance import StreamedRun
+from services.worker.instance import StatefulRun, StreamedRun
 from services.worker.outlet import Outlet
 from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
 from tests.unit.worker.onnx_models import ADD_SUB, source
@@ -90,7 +90,7 @@ def test_two_users_of_one_backend_take_turns(*, is_streamed: bool) -> None:
             assert isinstance(shared, StreamedRun)
             shared.run(b"", outlet)
         else:
-            assert not isinstance(plain, StreamedRun)
+            assert not isinstance(plain, StreamedRun | StatefulRun)
             plain(b"")
 
     threads = [threading.Thread(target=use) for _ in range(2)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from services.core.clock import MonotonicClock
-from services.worker.instance import StreamedRun
+from services.worker.instance import StatefulRun, StreamedRun
 from services.worker.outlet import Outlet
 from services.worker.watchdog import HungError, RunningExecutions, Watchdog, Watched
 from tests.unit.worker.puppets import WAIT_S
@@ -80,7 +80,7 @@ def outlet() -> Outlet:
 
 def plain(watchdog: Watchdog, hanging: Hanging) -> Callable[[bytes], bytes]:
     run = watchdog.watch(hanging.run, "m_0", 20 * MS, hanging.ended.set)
-    assert not isinstance(run, StreamedRun)
+    assert not isinstance(run, StreamedRun | StatefulRun)
     return run
 
 
@@ -114,5 +114,5 @@ def test_where_nothing_else_ends_it_the_worker_gives_up(
         return message
 
     run = watchdog.watch(wait_for_the_end, "m_0", 20 * MS)
-    assert not isinstance(run, StreamedRun)
+    assert not isinstance(run, StreamedRun | StatefulRun)
     assert run(b"x") == b"x"
