@@ -27,6 +27,8 @@ output [
   {{ name: "OUTPUT1" data_type: TYPE_INT32 dims: [ {SIMPLE_WIDTH} ] }}
 ]
 dynamic_batching {{ }}
+# An execution takes microseconds: a second instance would only halve the batches.
+instance_group [ {{ count: 1 }} ]
 """
 
 MAGIKA_CONFIG: Final = """\

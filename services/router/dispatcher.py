@@ -57,6 +57,7 @@ class InstanceStream(StreamCall):
         "_scheduler",
         "_streamed",
         "_streaming",
+        "_take_arrived",
         "_watchers",
         "hello",
     )
@@ -69,11 +70,13 @@ class InstanceStream(StreamCall):
         hello: worker_pb2.InstanceHello,
         on_leave: "Callable[[InstanceStream], None]",
         watchers: Sequence[ExecutionWatcher],
+        take_arrived: Callable[[], None],
     ) -> None:
         """Greet the instance; it serves once ``serve`` gave it a scheduler."""
         super().__init__(call, method, metadata)
         self._on_leave = on_leave
         self._watchers = watchers
+        self._take_arrived = take_arrived
         self.hello = hello
         self._scheduler: InstanceScheduler | None = None
         self._executions: deque[Execution] = deque()
@@ -135,6 +138,7 @@ class InstanceStream(StreamCall):
                 "an instance answered unasked", instance=self.hello.instance_name
             )
             return
+        self._take_arrived()
         execution = self._executions.popleft()
         for watch in self._watchers:
             watch(execution, message)
@@ -204,11 +208,14 @@ class LimitedInstanceStream(InstanceStream):
         hello: worker_pb2.InstanceHello,
         on_leave: "Callable[[InstanceStream], None]",
         watchers: Sequence[ExecutionWatcher],
+        take_arrived: Callable[[], None],
     ) -> None:
         """Greet the instance; it has no turn yet."""
         self._on_turn: Callable[[], None] | None = None
         self.has_turn = False
-        super().__init__(call, method, metadata, hello, on_leave, watchers)
+        super().__init__(
+            call, method, metadata, hello, on_leave, watchers, take_arrived
+        )
 
     @property
     def is_asking(self) -> bool:
@@ -250,12 +257,21 @@ class Dispatcher:
     to it comes from control.
     """
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
-        """Know nobody; ``on_change`` is told whenever an instance joins or leaves."""
+    def __init__(
+        self, on_change: Callable[[], None], take_arrived: Callable[[], None]
+    ) -> None:
+        """Know nobody.
+
+        Args:
+            on_change: Told whenever an instance joins or leaves.
+            take_arrived: Admits what has arrived, before an instance that has
+                become free takes its next batch.
+        """
         self._schedulers: dict[int, InstanceScheduler] = {}
         self._early: dict[int, list[InstanceStream]] = {}
         self._watchers: list[ExecutionWatcher] = []
         self._on_change = on_change
+        self._take_arrived = take_arrived
 
     def accept(
         self, call: NativeCall, method: str, metadata: NativeMetadata
@@ -269,7 +285,15 @@ class Dispatcher:
         except DecodeError:
             hello = worker_pb2.InstanceHello()
         kind = LimitedInstanceStream if hello.takes_turns else InstanceStream
-        stream = kind(call, method, metadata, hello, self._left, self._watchers)
+        stream = kind(
+            call,
+            method,
+            metadata,
+            hello,
+            self._left,
+            self._watchers,
+            self._take_arrived,
+        )
         if not hello.generation:
             stream.finish(_INVALID_ARGUMENT, f"metadata '{_HELLO_KEY}' is missing")
             return stream

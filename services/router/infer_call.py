@@ -60,10 +60,9 @@ class InferCall(UnaryCall):
         UnaryCall.__init__(self, call, method, metadata)
 
     def received(self, message: bytes) -> None:
-        """Submit the request, and see to it that its client's leaving is noticed."""
-        inference = self._inference
-        inference.close_watch.add(self)
-        inference.submit(self, message)
+        """Hand in the request."""
+        self.body = message
+        self._inference.arrive(self)
 
     def fail(self, code: int, details: str, metadata: Metadata | None = None) -> None:
         """End the call with an error, and a hint if it is worth another try."""

@@ -233,6 +233,7 @@ class Scheduler:
             if self._timed:
                 replies = self._timed.with_times(replies, execution, timing, instance)
             batch_rows = rows = answered = streamed = success_ns = 0
+            responses = []
             for request, (response, error) in zip(batch, replies, strict=True):
                 batch_rows += request.rows
                 if not request.open:
@@ -240,7 +241,7 @@ class Scheduler:
                     continue
                 elapsed_ns = now_ns - request.enqueued_ns
                 if response is not None:
-                    request.answer(response)
+                    responses.append((request, response))
                     rows += request.rows
                     answered += 1
                     success_ns += elapsed_ns
@@ -263,6 +264,9 @@ class Scheduler:
             self._fail_all(batch, BackendError("the worker's answer could not be read"))
             self._check_quiet()
             return
+        # In a loop of its own: each answer pushes other code out of the caches.
+        for request, response in responses:
+            request.answer(response)
         statistics = self.statistics
         if statistics.latencies is not None and answered:
             durations = execution.durations(replies_of(message, start), now_ns)

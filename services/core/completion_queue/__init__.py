@@ -32,7 +32,7 @@ from services.core.completion_queue.client_stream import (
     ClientStream,
     Options,
 )
-from services.core.completion_queue.close_watch import CloseWatch
+from services.core.completion_queue.close_watch import CloseWatch, Watchable
 from services.core.completion_queue.reactor import Reactor, Timer
 from services.core.completion_queue.server import Server
 
@@ -50,5 +50,6 @@ __all__ = [
     "StreamCall",
     "Timer",
     "UnaryCall",
+    "Watchable",
     "metadata_values",
 ]

@@ -7,6 +7,7 @@ noticed at once.
 """
 
 import time
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from services.core.completion_queue.reactor import Reactor
@@ -17,7 +18,10 @@ _PATIENCE_NS: Final = 5_000_000
 class Watchable(Protocol):
     """A call that can be watched."""
 
-    open: bool
+    @property
+    def open(self) -> bool:
+        """Whether its client still waits."""
+        ...
 
     def watch(self) -> None:
         """Begin to look for the client's leaving."""
@@ -35,11 +39,11 @@ class CloseWatch:
         self._young: list[Watchable] = []
         self._old: list[Watchable] = []
 
-    def add(self, call: Watchable) -> None:
-        """Have ``call`` watched if it is still open in 5 to 10 ms."""
+    def add(self, calls: Iterable[Watchable]) -> None:
+        """Have those of ``calls`` watched that are still open in 5 to 10 ms."""
         if not self._young and not self._old:
             self._arm()
-        self._young.append(call)
+        self._young += calls
 
     def _arm(self) -> None:
         self._reactor.call_roughly_at(time.monotonic_ns() + _PATIENCE_NS, self._look)

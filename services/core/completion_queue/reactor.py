@@ -19,6 +19,7 @@ _EVENTS_BEFORE_FORCED_DRAIN: Final = 64
 # One empty poll may only mean that C-core looked at one socket of several: with two
 # the batches at concurrency 8 grew from 3.3 to 6.3 requests.
 _EMPTY_POLLS_WHEN_DRAINED: Final = 2
+_ROUNDS_WHEN_DRAINED: Final = 2
 # Below this a timer is met by polling: C-core would be up to 1 ms late.
 _POLLED_WAIT_NS: Final = 2_000_000
 _POLL_SLEEP_NS: Final = 50_000
@@ -65,7 +66,8 @@ class Reactor:
         """Run ``callback`` once, when what has already arrived is handled.
 
         Asking again before it ran changes nothing. Under a stream of events
-        that never pauses it runs after 64 of them.
+        that never pauses it runs after 64 of them. What such a callback asks for
+        runs right behind it; what that asks for waits for the next time.
         """
         self._when_drained[callback] = None
 
@@ -151,7 +153,7 @@ class Reactor:
                 callback = heapq.heappop(timers).callback
                 if callback is not None:
                     callback()
-        if self._when_drained:
+        for _ in range(_ROUNDS_WHEN_DRAINED):
             callbacks = tuple(self._when_drained)
             self._when_drained.clear()
             for callback in callbacks:

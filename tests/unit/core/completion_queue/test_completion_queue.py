@@ -420,6 +420,23 @@ def test_what_was_asked_for_when_drained_runs_once(reactor: Reactor) -> None:
     assert ran.get(timeout=5) == "later"
 
 
+def test_what_a_drained_callback_asks_for_runs_before_the_next_event(
+    reactor: Reactor,
+) -> None:
+    ran: SimpleQueue[str] = SimpleQueue()
+
+    def dispatch() -> None:
+        ran.put("dispatched")
+
+    def admit() -> None:
+        reactor.call_soon_threadsafe(lambda: ran.put("next event"))
+        reactor.call_when_drained(dispatch)
+
+    reactor.call_soon_threadsafe(lambda: reactor.call_when_drained(admit))
+    assert ran.get(timeout=5) == "dispatched"
+    assert ran.get(timeout=5) == "next event"
+
+
 def test_an_error_in_one_callback_does_not_stop_the_loop(reactor: Reactor) -> None:
     done = threading.Event()
 
