@@ -102,9 +102,10 @@ class StreamedReplies:
                 if self._open.pop((place.batch, place.request), None) is not None:
                     withdraw(place)
 
-            request.withdraw = leave
             now_ns = execution.dispatched_ns
-            self._open[number, index] = _Open(request, now_ns, now_ns)
+            before = self._withdrawn(request)
+            request.withdraw = leave
+            self._open[number, index] = before or _Open(request, now_ns, now_ns)
 
     def ended(self) -> None:
         """Forget the requests of the oldest execution that its end has answered."""
@@ -147,6 +148,15 @@ class StreamedReplies:
             if found.responses or place[0] not in executing:
                 yield found.request
         self._open.clear()
+
+    def _withdrawn(self, request: DecoupledRequest) -> _Open | None:
+        """Take out what is known of a request that is executed again, if it is."""
+        if request.withdraw is None:
+            return None
+        for place, found in self._open.items():
+            if found.request is request:
+                return self._open.pop(place)
+        return None
 
     def _close(self, place: tuple[int, int]) -> None:
         self._open.pop(place).request.withdraw = None

@@ -191,7 +191,14 @@ class BackendFailure(NamedTuple):
     is_answer: bool = False
 
 
-BackendAnswer: TypeAlias = BackendReply | BackendFailure
+class Rescheduled(NamedTuple):
+    """The model wants a request executed again, in a later batch.
+
+    Source: TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, in tritonserver.h.
+    """
+
+
+BackendAnswer: TypeAlias = BackendReply | BackendFailure | Rescheduled
 
 
 @runtime_checkable
@@ -251,7 +258,7 @@ class DecoupledBackend(Protocol):
         calls: Sequence[BackendCall],
         deliver: Deliver,
         cancel_with: Callable[[Callable[[int], None]], None],
-    ) -> Sequence[BackendFailure | None]:
+    ) -> Sequence[BackendFailure | Rescheduled | None]:
         """Begin one batch.
 
         Args:
@@ -261,8 +268,8 @@ class DecoupledBackend(Protocol):
                 waits for any longer; from any thread.
 
         Returns:
-            For each of ``calls``, why it has failed; None if it was or will be
-            answered.
+            For each of ``calls``, why it has failed, or that the model wants it
+            back; None if it was or will be answered.
 
         Raises:
             BackendError: the runtime failed; what has no final answer fails.
@@ -294,6 +301,18 @@ class AbandonableBackend(Protocol):
         """Have the execution that is running, if any, raise HungError soon.
 
         From any thread; what takes the place of what hung executes the next batch.
+        """
+        ...
+
+
+@runtime_checkable
+class Forgetting(Protocol):
+    """One model instance that may lose what it knows of sequences, and live on."""
+
+    def when_forgotten(self, callback: Callable[[], None]) -> None:
+        """Call back, from any thread, whenever that happens.
+
+        Before a batch that is being executed fails for it.
         """
         ...
 

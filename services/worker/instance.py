@@ -121,6 +121,16 @@ class Instance:
             link.leave()
             threading.Thread(target=link.wait, daemon=True).start()
 
+    def forget(self) -> None:
+        """End every stream and dial anew: the model has lost what it knew of sequences.
+
+        The routers then end them. A batch that is being executed gets no answer.
+        """
+        with self._lock:
+            links = list(self._links.values())
+        for link in links:
+            link.cut()
+
     def stop(self) -> None:
         """Leave all routers; a batch that is executing is still answered.
 
@@ -180,6 +190,13 @@ class _Link:
             self._stopping.set()
             if self._stream is not None and self._is_idle:
                 self._say_farewell(self._stream)
+
+    def cut(self) -> None:
+        """End the stream at once; it is dialled anew."""
+        with self._lock:
+            stream, self._stream = self._stream, None
+            if stream is not None:
+                stream.cancel()
 
     def wait(self) -> None:
         """Return when the thread has ended; after ``leave``."""
@@ -295,7 +312,7 @@ class _Link:
                 self._take(wire.parse_notice(message), states)
                 continue
             with self._lock:
-                if self._stopping.is_set():
+                if self._stopping.is_set() or self._stream is not stream:
                     continue  # it crossed our farewell: the router keeps it
                 self._busy = True
             open_outlet = partial(self._open_outlet, stream, number)
@@ -303,7 +320,8 @@ class _Link:
             number += 1
             with self._lock:
                 self._busy = False
-                stream.send(answer)
+                if self._stream is stream:
+                    stream.send(answer)
                 self._finish_if_drained()
             # They may be huge, and the next batch may be long in coming.
             message = answer = b""

@@ -24,6 +24,7 @@ from services.worker.backend import (
     AnyBackend,
     CompletedConfig,
     DecoupledBackend,
+    Forgetting,
     FoundModel,
     InstancePlace,
     ModelSource,
@@ -324,6 +325,10 @@ class Loader:
             Instance(place.name, seat.run, partial(self._dial, order, place.name), turn)
             for place, seat, turn in zip(order.places, seats, turns, strict=True)
         )
+        if source.config.sequence_batching is not None:
+            for instance, seat in zip(instances, seats, strict=True):
+                if isinstance(seat.backend, Forgetting):
+                    seat.backend.when_forgotten(instance.forget)
         memory = measure(source.device).since(before)
         return _Loaded(seats=seats, instances=instances, memory=memory)
 

@@ -14,6 +14,7 @@ from services.worker.backend import (
     BackendReply,
     ReplyTensor,
     RequestTensor,
+    Rescheduled,
 )
 from services.worker.batch_spans import request_spans
 from services.worker.layout import OutputForm
@@ -31,6 +32,8 @@ _SHORT: Final = 128
 _MAX_HEADS: Final = 1024
 # BatchResponse.reply without an outcome.
 EMPTY_REPLY: Final = b"\x12\x00"
+# The same, with ``rescheduled``.
+RESCHEDULED_REPLY: Final = b"\x12\x02\x18\x01"
 
 
 def timing(input_ns: int, infer_ns: int, output_ns: int) -> bytes:
@@ -102,6 +105,8 @@ class AnswerEncoder:
         """Return an entry of BatchResponse.reply in pieces, ready to be joined."""
         if isinstance(answer, BackendFailure):
             return [wire.error_reply(*answer)]
+        if isinstance(answer, Rescheduled):
+            return [RESCHEDULED_REPLY]
         try:
             parts = self._response(request, answer)
         except ServingError as error:

@@ -10,6 +10,7 @@ from services.worker.backend import (
     BackendCall,
     BackendFailure,
     DecoupledBackend,
+    Rescheduled,
 )
 from services.worker.outlet import Outlet
 from services.worker.reply_encoder import Part, encode_error
@@ -75,7 +76,7 @@ class StreamedExecution:
 
     def _execute(
         self, calls: list[BackendCall], batch: "_StreamedBatch"
-    ) -> Sequence[BackendFailure | None]:
+    ) -> Sequence[BackendFailure | Rescheduled | None]:
         if not calls:
             return ()
         try:
@@ -140,9 +141,12 @@ class _StreamedBatch:
         self._outlet.on_cancel(tuple(self._calls), of_place)
 
     def end(
-        self, outcome: Sequence[BackendFailure | None]
-    ) -> list[BackendFailure | None]:
-        """Close the calls that have failed; return what is left to be said of each."""
+        self, outcome: Sequence[BackendFailure | Rescheduled | None]
+    ) -> list[BackendFailure | Rescheduled | None]:
+        """Close the calls that have failed, or come again; return what is left to say.
+
+        For each of them, in their order.
+        """
         with self._lock:
             failures = [
                 failure if call in self._open else None

@@ -26,6 +26,7 @@ SLOTS = 4
 # The sum so far of a sequence, which only the instance that has begun it knows. A
 # value below 0 makes it say where it is, and wait.
 MODEL = """
+import os
 import pathlib
 import threading
 import numpy as np
@@ -51,6 +52,8 @@ class TritonPythonModel:
         if first("START"):
             self.sums[key] = 0
         self.sums[key] += first("X")
+        if first("X") == -2:
+            os._exit(1)
         if first("X") < 0:
             self.busy.touch()
             threading.Event().wait(60)
@@ -61,6 +64,53 @@ class TritonPythonModel:
     def response(self, total):
         output = pb_utils.Tensor("SUM", np.array([[total]], np.int32))
         return pb_utils.InferenceResponse([output])
+"""
+
+# Executes a request as often as it says. What it knows of a sequence it finds by the
+# sequence's number, which it is given if the client gives none.
+GENERATIVE = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.decoupled = pb_utils.using_decoupled_model_transaction_policy(
+            __import__("json").loads(args["model_config"]))
+        self.left = {}
+        self.most = 0
+
+    def execute(self, requests):
+        self.most = max(self.most, len(requests))
+        answers = [self.answer(request) for request in requests]
+        return None if self.decoupled else answers
+
+    def answer(self, request):
+        key = request.correlation_id()
+        if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            self.left[key] = int(x.flat[0])
+        self.left[key] -= 1
+        left = self.left[key]
+        if left:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        else:
+            del self.left[key]
+        value = left if self.decoupled else self.most
+        response = pb_utils.InferenceResponse(
+            [pb_utils.Tensor("SUM", np.array([[value]], np.int32))])
+        if self.decoupled:
+            request.get_response_sender().send(response, 0 if left else 1)
+            return None
+        return None if left else response
+"""
+GENERATIVE_CONFIG = """
+backend: "python" max_batch_size: 4
+input [ {{ name: "X" data_type: TYPE_INT32 dims: [ 1 ] }} ]
+output [ {{ name: "SUM" data_type: TYPE_INT32 dims: [ 1 ] }} ]
+instance_group [ {{ kind: KIND_CPU count: 1 }} ]
+model_transaction_policy {{ decoupled: {decoupled} }}
+sequence_batching {{ iterative_sequence: true oldest {{ }} }}
 """
 
 CONFIG = """
@@ -112,6 +162,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     oldest = f"oldest {{ max_candidate_sequences: 8 {delay} }}"
     write(folder, "patient", oldest, id_type="TYPE_STRING")
     write(folder, "single", "direct { }", rows=1, idle_us=IDLE_US)
+    write(folder, "mortal", "direct { }")
+    for name in ("countdown", "generator"):
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "1" / "model.py").write_text(GENERATIVE)
+        decoupled = "true" if name == "generator" else "false"
+        text = GENERATIVE_CONFIG.format(decoupled=decoupled)
+        (folder / name / "config.pbtxt").write_text(text)
     return folder
 
 
@@ -282,6 +339,56 @@ def test_a_silent_sequence_ends_and_lets_the_next_one_in(
     assert send(client, "single", 2, 6, "start end") == 6
     with pytest.raises(InferenceServerException, match="must specify the START flag"):
         send(client, "single", 1, 1)
+
+
+def test_a_model_process_that_dies_ends_its_sequences(
+    client: triton.InferenceServerClient,
+) -> None:
+    send(client, "mortal", 1, 5, "start")
+    send(client, "mortal", 2, 5, "start")
+    with pytest.raises(InferenceServerException) as lost:
+        send(client, "mortal", 1, -2)
+    assert lost.value.status() == "StatusCode.UNAVAILABLE"
+    assert lost.value.message() == LOST.replace("direct", "mortal")
+    for sequence in (1, 2):
+        with pytest.raises(InferenceServerException, match="must specify the START"):
+            send(client, "mortal", sequence, 1)
+    for sequence in (1, 2):
+        assert whole(client, "mortal", sequence, [3, 4]) == [3, 7]
+
+
+def test_a_generative_model_executes_requests_until_it_has_done(
+    client: triton.InferenceServerClient,
+) -> None:
+    before = executions(client, "countdown")
+    with ThreadPoolExecutor(4) as pool:
+        running = [
+            pool.submit(client.infer, "countdown", [number(200)], client_timeout=60)
+            for _ in range(4)
+        ]
+        most = [int(one.result().as_numpy("SUM")[0, 0]) for one in running]
+    # They share batches while they last, whenever they came.
+    assert max(most) > 1
+    assert 200 <= executions(client, "countdown") - before < 800
+
+
+def test_a_generative_model_may_answer_at_every_step(
+    client: triton.InferenceServerClient,
+) -> None:
+    answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    try:
+        for name in ("a", "b"):
+            client.async_stream_infer("generator", [number(5)], request_id=name)
+        found: dict[str, list[int]] = {"a": [], "b": []}
+        for _ in range(10):
+            result, error = answers.get(timeout=30)
+            assert error is None
+            left = int(result.as_numpy("SUM")[0, 0])
+            found[result.get_response().id].append(left)
+    finally:
+        client.stop_stream()
+    assert found == {"a": [4, 3, 2, 1, 0], "b": [4, 3, 2, 1, 0]}
 
 
 def test_a_killed_worker_ends_its_sequences_which_may_then_begin_anew(

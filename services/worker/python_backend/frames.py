@@ -37,6 +37,8 @@ class Kind(enum.IntEnum):
     CANCEL_CALL = 19
     METRICS = 20
     READINESS = 21
+    # All that was streamed in a batch has been sent.
+    STREAMED_ALL = 22
     # Worker to model, at any time.
     CANCEL = 32
     ANSWER = 33

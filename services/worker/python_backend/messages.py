@@ -63,6 +63,13 @@ class ReplyMessage(NamedTuple):
     outputs: tuple[TensorPlace, ...]
 
 
+RESCHEDULED: Final = ReplyMessage(-1, "", "", ())
+"""Stands for an answer where the model wants the request back."""
+
+_NOTHING: Final = -1
+_AGAIN: Final = -2
+
+
 def pack(words: Sequence[int], blobs: Sequence[bytes]) -> bytes:
     """Return a body."""
     count = len(words)
@@ -123,8 +130,8 @@ def pack_replies(
     words: list[int] = [*numbers, len(replies)]
     blobs: list[bytes] = []
     for reply in replies:
-        if reply is None:
-            words.append(-1)
+        if reply is None or reply is RESCHEDULED:
+            words.append(_NOTHING if reply is None else _AGAIN)
             continue
         text, parameters = reply.text.encode(), reply.parameters.encode()
         words += (reply.code, len(text), len(parameters))
@@ -149,8 +156,8 @@ def unpack_replies(
     position = 0
     for _ in range(take()):
         code = take()
-        if code < 0:
-            replies.append(None)
+        if code in {_NOTHING, _AGAIN}:
+            replies.append(None if code == _NOTHING else RESCHEDULED)
             continue
         text_end = position + take()
         parameters_end = text_end + take()

@@ -9,6 +9,7 @@ import pytest
 
 from protos import inference_pb2 as pb
 from protos import worker_pb2
+from services.core.model_config import SequenceBatching
 from services.router.route_table import RouteTable
 from tests.unit.router.routes import add_sub, add_sub_request, route
 from tests.unit.router.running import PuppetWorker, RunningRouter, running_router
@@ -191,3 +192,28 @@ def test_responses_are_counted_by_their_index(router: RunningRouter) -> None:
     assert taken.counts["inference_count"] == 2
     assert taken.counts["response.1.success.count"] == 1
     assert taken.counts["response.2.empty_response.count"] == 1
+
+
+def test_a_request_that_its_model_wants_back_goes_on_where_it_was(
+    tmp_path: Path,
+) -> None:
+    iterative = SequenceBatching(iterative_sequence=True)
+    model = add_sub(decoupled=True, dynamic_batching=None, sequence_batching=iterative)
+    with running_router(tmp_path) as router:
+        router.apply(RouteTable.of([route(model, generation=5)]))
+        worker = router.worker(generation=5)
+        responses = router.stream(iter([add_sub_request(id="a")]))
+        again = worker_pb2.BatchResponse(
+            timing=worker_pb2.BatchTiming(compute_infer_ns=5),
+            reply=[worker_pb2.Reply(rescheduled=True)],
+        )
+        for batch in range(3):
+            worker.next_batch()
+            if batch < 2:
+                send(worker, streamed(0, f"part {batch}", batch=batch))
+                worker.answers.put(again)
+            else:
+                send(worker, streamed(0, "last", final=True, batch=batch))
+                end(worker, 1)
+        found = outcomes(responses)
+        assert found == [("part 0", False), ("part 1", False), ("last", True)]

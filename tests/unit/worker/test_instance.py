@@ -255,3 +255,22 @@ def test_each_stream_has_states_of_its_own_until_it_ends_or_says_so() -> None:
     assert again.sent.get(timeout=WAIT_S) == b"e"
     assert seen[b"e"] == []
     leave(instance, again, second)
+
+
+def test_a_model_that_forgets_costs_every_stream_and_the_answer_being_made() -> None:
+    routers, held = PuppetRouters(), Held()
+    instance = Instance("m_0", held, routers.open)
+    instance.connect(["r1", "r2"])
+    streams = {s.endpoint: s for s in (routers.accept(), routers.accept())}
+    streams["r1"].deliver(b"a")
+    assert held.begun.wait(WAIT_S)
+    instance.forget()
+    assert all(stream.cancelled.is_set() for stream in streams.values())
+    # What came before the cancellation is the router's again.
+    streams["r1"].deliver(b"late")
+    held.go_on.set()
+    again = {s.endpoint: s for s in (routers.accept(), routers.accept())}
+    assert streams["r1"].sent.empty()
+    again["r1"].deliver(b"b")
+    assert again["r1"].sent.get(timeout=WAIT_S) == b"B"
+    leave(instance, *again.values())

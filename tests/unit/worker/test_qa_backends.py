@@ -237,7 +237,7 @@ class Collected:
 def shown(answer: BackendAnswer | None) -> Any:  # noqa: ANN401 - values, a text or None
     if isinstance(answer, BackendFailure):
         return answer.text
-    if answer is None:
+    if not isinstance(answer, BackendReply):
         return None
     return [np.frombuffer(one.data, np.int32).tolist() for one in answer.tensors]
 

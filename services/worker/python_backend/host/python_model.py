@@ -14,7 +14,9 @@ from services.worker.backend import (
     BackendAnswer,
     BackendCall,
     BackendFailure,
+    BackendReply,
     Deliver,
+    Rescheduled,
 )
 from services.worker.model_metrics import (
     Families,
@@ -92,6 +94,10 @@ class PythonModel:
         """End the process; see AbandonableBackend."""
         self._conversation.abandon()
 
+    def when_forgotten(self, callback: Callable[[], None]) -> None:
+        """Call back when the process has died; see Forgetting."""
+        self._conversation.forgetting.append(callback)
+
     def unload(self) -> None:
         """Finalize the model and end its process."""
         self._conversation.close()
@@ -115,6 +121,7 @@ class DecoupledPythonModel:
         self._batch = 0
         # The calls that are open, by batch and number.
         self._open: dict[tuple[int, int], Deliver] = {}
+        self._has_streamed_all = threading.Event()
         self._conversation = _Conversation(
             name,
             start,
@@ -123,6 +130,7 @@ class DecoupledPythonModel:
             peers=peers,
             metrics=metrics,
             on_streamed=self._streamed,
+            on_streamed_all=self._has_streamed_all.set,
             on_lost=self._lost,
         )
 
@@ -136,7 +144,7 @@ class DecoupledPythonModel:
         calls: Sequence[BackendCall],
         deliver: Deliver,
         cancel_with: Callable[[Callable[[int], None]], None],
-    ) -> list[BackendFailure | None]:
+    ) -> list[BackendFailure | Rescheduled | None]:
         """Begin one batch; see DecoupledBackend."""
         child = self._conversation.child
         batch = self._batch
@@ -148,15 +156,19 @@ class DecoupledPythonModel:
         def cancel(call: int) -> None:
             child.tell(Kind.CANCEL, _CANCELLATION.pack(batch, call))
 
+        self._has_streamed_all.clear()
         try:
             cancel_with(cancel)
             answers = self._conversation.execute(batch, calls)
         except BaseException:
             self._close(batch, range(len(calls)))
             raise
-        failures = [one if isinstance(one, BackendFailure) else None for one in answers]
-        self._close(batch, [call for call, one in enumerate(failures) if one])
-        return failures
+        ended = [None if isinstance(one, BackendReply) else one for one in answers]
+        if Rescheduled() in ended:
+            self._has_streamed_all.wait()
+        over = [call for call, one in enumerate(ended) if one is not None]
+        self._close(batch, over)
+        return ended
 
     def is_ready(self) -> bool:
         """Ask the model; see SelfTelling."""
@@ -165,6 +177,10 @@ class DecoupledPythonModel:
     def abandon(self) -> None:
         """End the process; see AbandonableBackend."""
         self._conversation.abandon()
+
+    def when_forgotten(self, callback: Callable[[], None]) -> None:
+        """Call back when the process has died; see Forgetting."""
+        self._conversation.forgetting.append(callback)
 
     def unload(self) -> None:
         """Finalize the model and end its process."""
@@ -187,6 +203,7 @@ class DecoupledPythonModel:
 
     def _lost(self) -> None:
         """Fail what the process that has ended was still answering."""
+        self._has_streamed_all.set()
         with self._lock:
             lost = list(self._open.items())
             self._open.clear()
@@ -208,12 +225,16 @@ class _Conversation:
         peers: Peers,
         metrics: VersionMetrics,
         on_streamed: Callable[[Frame], None] | None = None,
+        on_streamed_all: Callable[[], None] | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
         self._name = name
         self._exchange = TensorExchange(datatypes)
         self._on_streamed = on_streamed
+        self._on_streamed_all = on_streamed_all
         self._on_lost = on_lost
+        # Called when the process has died, with all that it knew of sequences.
+        self.forgetting: list[Callable[[], None]] = []
         self._is_fresh = True
         self._is_abandoned = False
         self._nested = NestedCalls(peers)
@@ -269,7 +290,7 @@ class _Conversation:
             if self._is_abandoned:
                 text = f"model '{self._name}' did not return in time"
                 raise HungError(text) from error
-            if error.was_taken:
+            if error.was_taken or self.forgetting:
                 raise BackendError(self.child.unhealthy) from error
             frame = self._order_again(batch, calls)
         if frame.kind == Kind.FAILED:
@@ -302,6 +323,8 @@ class _Conversation:
         self._metrics.close()
         self._families = ()
         self._metrics = self._open_metrics()
+        for forget in self.forgetting:
+            forget()
         if self._on_lost is not None:
             self._on_lost()
 
@@ -312,6 +335,8 @@ class _Conversation:
             getattr(_log, level)(text, instance=self._name)
         elif frame.kind == Kind.STREAMED and self._on_streamed is not None:
             self._on_streamed(frame)
+        elif frame.kind == Kind.STREAMED_ALL and self._on_streamed_all is not None:
+            self._on_streamed_all()
         elif frame.kind == Kind.CALL:
             self._nested.begin(frame, child)
         elif frame.kind == Kind.CANCEL_CALL:

@@ -12,6 +12,7 @@ from services.worker.backend import (
     BackendFailure,
     BackendReply,
     ReplyTensor,
+    Rescheduled,
 )
 from services.worker.python_backend import messages, shared_memory
 from services.worker.python_backend.frames import Frame, Kind
@@ -119,6 +120,8 @@ def _answer(
 ) -> BackendAnswer | None:
     if reply is None:
         return None
+    if reply is messages.RESCHEDULED:
+        return Rescheduled()
     if reply.code:
         return BackendFailure(reply.code, reply.text, is_answer)
     return BackendReply(

@@ -19,7 +19,7 @@ from services.worker.python_backend.model.errors import (
     TritonModelException,
     describe,
 )
-from services.worker.python_backend.model.outbox import Outbox
+from services.worker.python_backend.model.outbox import Again, Answer, Outbox
 from services.worker.python_backend.model.request import InferenceRequest
 from services.worker.python_backend.model.response import InferenceResponse
 from services.worker.python_backend.model.sender import (
@@ -33,7 +33,7 @@ _COLLECT_BYTES: Final = 1 << 20
 
 _ABANDONED: Final = "the model let go of the request without sending a final response"
 
-_Answer: TypeAlias = tuple[InferenceResponse | None, Sequence[str]]
+_Answer: TypeAlias = tuple[Answer, Sequence[str]]
 
 
 class Names(NamedTuple):
@@ -91,6 +91,9 @@ class ModelExecution:
             self._unreferenced = sys.getrefcount(self._inputs.memory)
         self._has_failed = False
         answers = self._answers(frame.body)
+        if self._is_decoupled and any(one is Again.AGAIN for one, _ in answers):
+            # What it has streamed of a request is told before that it comes again.
+            self._events.send(Kind.STREAMED_ALL, b"")
         numbers = (self._has_failed,)
         body, descriptors = self._outbox.pack(numbers, answers, reuse=True)
         del answers
@@ -135,7 +138,7 @@ class ModelExecution:
 
     def _execute(
         self, calls: Sequence[messages.CallMessage], senders: "Sequence[_Sending]"
-    ) -> list[InferenceResponse | None]:
+    ) -> list[Answer]:
         # Nothing here refers to the requests, and thereby to their senders, but the
         # model: what it lets go of cannot be answered any more.
         responses = self._model.execute(list(map(self._request, calls, senders)))
@@ -152,14 +155,14 @@ class ModelExecution:
                     " the execute function must return None."
                 )
                 return self._failed(text, senders)
-            return [None] * len(calls)
+            return [self._streaming_or_again(one) for one in senders]
         return self._checked(responses, senders)
 
     def _checked(
         self,
         responses: Any,  # noqa: ANN401 - what a model returned
         senders: "Sequence[_Sending]",
-    ) -> list[InferenceResponse | None]:
+    ) -> list[Answer]:
         count = len(senders)
         if responses is None and all(one.stream.is_taken for one in senders):
             responses = [None] * count
@@ -185,7 +188,15 @@ class ModelExecution:
         self,
         response: Any,  # noqa: ANN401 - what a model returned
         sending: "_Sending",
-    ) -> InferenceResponse:
+    ) -> InferenceResponse | Again:
+        if sending.stream.is_rescheduled:
+            if response is None:
+                return Again.AGAIN
+            text = (
+                "Expected a None object in the execute function return list for"
+                f" reschduled request, found type '{type(response).__name__}'."
+            )
+            return InferenceResponse(error=TritonError(text))
         if response is None and sending.stream.is_taken:
             response = sending.only_response()
             if response is None and not sending.stream.is_closed:
@@ -200,9 +211,14 @@ class ModelExecution:
             return InferenceResponse(error=TritonError(text))
         return response
 
-    def _failed(
-        self, text: str, senders: "Sequence[_Sending]"
-    ) -> list[InferenceResponse | None]:
+    def _streaming_or_again(self, sending: "_Sending") -> Answer:
+        """Return whether a request of a decoupled model is wanted back."""
+        if not sending.stream.is_rescheduled or not sending.stream.close():
+            return None
+        self._open.pop(sending.key, None)
+        return Again.AGAIN
+
+    def _failed(self, text: str, senders: "Sequence[_Sending]") -> list[Answer]:
         """Fail all requests that have not been answered."""
         self._has_failed = True
         for one in senders:

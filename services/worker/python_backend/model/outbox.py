@@ -1,9 +1,10 @@
 """Answers on their way to the worker."""
 
+import enum
 import json
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from services.worker.python_backend import messages, shared_memory
 from services.worker.python_backend.messages import ReplyMessage, TensorPlace
@@ -19,6 +20,17 @@ INLINE: Final = 0
 IN_ARENA: Final = 1
 
 
+class Again(enum.Enum):
+    """In place of an answer: the model wants the request back."""
+
+    AGAIN = enum.auto()
+
+
+Answer: TypeAlias = InferenceResponse | Again | None
+
+_WORDLESS: Final = {None: None, Again.AGAIN: messages.RESCHEDULED}
+
+
 class Outbox:
     """Lays out answers, their tensors inline or in shared memory."""
 
@@ -30,7 +42,7 @@ class Outbox:
     def pack(
         self,
         numbers: Sequence[int],
-        answers: Sequence[tuple[InferenceResponse | None, Sequence[str]]],
+        answers: Sequence[tuple[Answer, Sequence[str]]],
         *,
         reuse: bool,
     ) -> tuple[bytes, tuple[int, ...]]:
@@ -56,7 +68,9 @@ class Outbox:
         offsets, total = shared_memory.places(sizes)
         layout = iter(zip(offsets, sizes, strict=True))
         replies = [
-            None if response is None else _reply(response, tensors, layout)
+            _reply(response, tensors, layout)
+            if isinstance(response, InferenceResponse)
+            else _WORDLESS[response]
             for response, tensors in found
         ]
         if total <= INLINE_BYTES:
@@ -68,9 +82,9 @@ class Outbox:
         return messages.pack_replies([IN_ARENA, *numbers], replies), descriptors
 
     def _wanted(
-        self, response: InferenceResponse | None, wanted: Sequence[str]
+        self, response: Answer, wanted: Sequence[str]
     ) -> list[tuple[int, tensor.Tensor]]:
-        if response is None or response.has_error():
+        if not isinstance(response, InferenceResponse) or response.has_error():
             return []
         return [
             (self._indices[one.name()], one)

@@ -249,10 +249,21 @@ class InferenceRequest:
         """Say what becomes of the request after ``execute``.
 
         Raises:
-            TritonModelException: it should be rescheduled, which is not supported.
+            TritonModelException: unknown flags, or a request that was not received
+                but made here.
         """
-        if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
-            raise TritonModelException("rescheduling a request is not supported")
+        known = (
+            TRITONSERVER_REQUEST_RELEASE_ALL,
+            TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+        )
+        if flags not in known:
+            raise TritonModelException(f"unknown release flags: {flags}")
+        if self._sender is None:
+            raise TritonModelException(
+                "a request that the model made itself cannot be released"
+            )
+        again = flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+        self._sender.reschedule(again=again)
 
     def exec(
         self,

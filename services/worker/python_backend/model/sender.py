@@ -19,6 +19,7 @@ class ResponseStream:
         is_cancelled: Whether nobody waits for them any longer.
         is_taken: Whether the model has asked for its sender.
         is_closed: Whether the final flag has been sent.
+        is_rescheduled: Whether the model wants the request back.
         abandoned: Called, at any moment of any thread, when the model cannot send
             any longer and has not sent the final flag; must not wait for a lock.
     """
@@ -29,6 +30,7 @@ class ResponseStream:
         "abandoned",
         "is_cancelled",
         "is_closed",
+        "is_rescheduled",
         "is_taken",
     )
 
@@ -45,6 +47,7 @@ class ResponseStream:
         self.is_cancelled = False
         self.is_taken = False
         self.is_closed = False
+        self.is_rescheduled = False
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         """Send an answer, or only say that there will be no more.
@@ -97,7 +100,7 @@ class InferenceResponseSender:
 
     def __del__(self) -> None:
         """Give up what has not been answered to the end."""
-        if not self._stream.is_closed:
+        if not (self._stream.is_closed or self._stream.is_rescheduled):
             self._stream.abandoned()
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
@@ -116,3 +119,7 @@ class InferenceResponseSender:
     def take(self) -> None:
         """Note that the model has asked for it."""
         self._stream.is_taken = True
+
+    def reschedule(self, *, again: bool) -> None:
+        """Note whether the model wants the request back when ``execute`` returns."""
+        self._stream.is_rescheduled = again

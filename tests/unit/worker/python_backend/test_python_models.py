@@ -24,6 +24,7 @@ from services.worker.backend import (
     BackendReply,
     InstancePlace,
     ModelSource,
+    Rescheduled,
 )
 from services.worker.backends.python import PythonRuntime, initialize_order
 from services.worker.device import Device, DeviceKind
@@ -670,3 +671,110 @@ def test_a_model_is_asked_beside_its_executions(tmp_path: Path) -> None:
         asked = [pool.submit(model.is_ready) for _ in range(2)]
         assert all_values(model.execute_requests([call(7)])) == [[7]]
         assert [one.result(WAIT_S) for one in asked] == [True, True]
+
+
+def test_a_process_that_dies_says_that_sequences_are_forgotten_before_its_batch_fails(
+    tmp_path: Path,
+) -> None:
+    forgotten: list[str] = []
+    code = response("[len(self.kept)]", "self.kept.append(1); x[0] and os._exit(1)")
+    with running(tmp_path, code) as model:
+        model.when_forgotten(lambda: forgotten.append("now"))
+        with pytest.raises(BackendError, match="is not healthy"):
+            model.execute_requests([call(1)])
+        assert forgotten == ["now"]
+        model.execute_requests([call(0)])
+
+
+def test_what_belongs_to_a_sequence_is_not_executed_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, IDENTITY) as model:
+        model.when_forgotten(lambda: None)
+        child = model._conversation.child.healthy()
+        # The worker has not noticed when the batch comes.
+        monkeypatch.setattr(model._conversation.child, "healthy", lambda: child)
+        child.kill()
+        with pytest.raises(BackendError, match="is not healthy"):
+            model.execute_requests([call(1)])
+
+
+AGAIN = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.count = 0
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        self.count += 1
+        if self.count % 3:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return {returned}
+        request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL)
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor("OUT", np.array([self.count], np.int32))])
+"""
+
+
+def test_a_model_may_want_a_request_back(tmp_path: Path) -> None:
+    with running(tmp_path, AGAIN.format(returned="None")) as model:
+        first, second, third = model.execute_requests([call(0)] * 3)
+        assert (first, second) == (Rescheduled(), Rescheduled())
+        assert values(third) == [3]
+
+
+def test_what_is_wanted_back_is_not_answered(tmp_path: Path) -> None:
+    returned = "pb_utils.InferenceResponse([])"
+    with running(tmp_path, AGAIN.format(returned=returned)) as model:
+        (answer,) = model.execute_requests([call(0)])
+    assert "Expected a None object" in failure(answer)[1]
+
+
+@pytest.mark.parametrize("flags", [0, 3])
+def test_release_flags_that_nobody_knows_are_refused(
+    tmp_path: Path, flags: int
+) -> None:
+    code = response("x", f"r.set_release_flags({flags})")
+    with running(tmp_path, code) as model:
+        (answer,) = model.execute_requests([call(0)])
+    assert f"unknown release flags: {flags}" in failure(answer)[1]
+
+
+def test_a_decoupled_model_may_answer_and_want_a_request_back(tmp_path: Path) -> None:
+    code = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.left = 2
+
+    def execute(self, requests):
+        for request in requests:
+            self.left -= 1
+            response = pb_utils.InferenceResponse(
+                [pb_utils.Tensor("OUT", np.array([self.left], np.int32))])
+            request.get_response_sender().send(response, 0 if self.left else 1)
+            if self.left:
+                request.set_release_flags(
+                    pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+"""
+    answers = Answers()
+    with loaded(source(tmp_path, code, decoupled=True)) as model:
+        assert isinstance(model, DecoupledPythonModel)
+
+        def execute() -> list[object]:
+            return list(
+                model.execute_decoupled([call(0)], answers.deliver, answers.cancel_with)
+            )
+
+        assert execute() == [Rescheduled()]
+        assert answers.next() == (0, [1], False)
+        assert execute() == [None]
+        assert answers.next() == (0, [0], True)
+    assert answers.all.empty()
