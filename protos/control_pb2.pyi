@@ -690,6 +690,8 @@ class RouterReport(_message.Message):
     TRACE_SETTINGS_APPLIED_FIELD_NUMBER: _builtins.int
     TRACE_REPORT_FIELD_NUMBER: _builtins.int
     DEMAND_FIELD_NUMBER: _builtins.int
+    STATE_CHECKPOINT_FIELD_NUMBER: _builtins.int
+    STATE_REQUEST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___RouterHello: ...
     @_builtins.property
@@ -702,6 +704,10 @@ class RouterReport(_message.Message):
     def trace_report(self) -> Global___TraceReport: ...
     @_builtins.property
     def demand(self) -> Global___ModelDemand: ...
+    @_builtins.property
+    def state_checkpoint(self) -> Global___StateCheckpoint: ...
+    @_builtins.property
+    def state_request(self) -> Global___StateRequest: ...
     def __init__(
         self,
         *,
@@ -711,12 +717,14 @@ class RouterReport(_message.Message):
         trace_settings_applied: Global___TraceSettingsApplied | None = ...,
         trace_report: Global___TraceReport | None = ...,
         demand: Global___ModelDemand | None = ...,
+        state_checkpoint: Global___StateCheckpoint | None = ...,
+        state_request: Global___StateRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "demand", b"demand", "hello", b"hello", "report", b"report", "statistics", b"statistics", "trace_report", b"trace_report", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "demand", b"demand", "hello", b"hello", "report", b"report", "state_checkpoint", b"state_checkpoint", "state_request", b"state_request", "statistics", b"statistics", "trace_report", b"trace_report", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "demand", b"demand", "hello", b"hello", "report", b"report", "statistics", b"statistics", "trace_report", b"trace_report", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "demand", b"demand", "hello", b"hello", "report", b"report", "state_checkpoint", b"state_checkpoint", "state_request", b"state_request", "statistics", b"statistics", "trace_report", b"trace_report", "trace_settings_applied", b"trace_settings_applied"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "applied", "statistics", "trace_settings_applied", "trace_report", "demand"]  # noqa: Y015
+    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "applied", "statistics", "trace_settings_applied", "trace_report", "demand", "state_checkpoint", "state_request"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_report) -> _WhichOneofReturnType_report | None: ...
 
@@ -1098,6 +1106,8 @@ class RouterUpdate(_message.Message):
     LOG_SETTINGS_FIELD_NUMBER: _builtins.int
     TRACE_SETTINGS_FIELD_NUMBER: _builtins.int
     DEMAND_REFUSED_FIELD_NUMBER: _builtins.int
+    STATE_STORED_FIELD_NUMBER: _builtins.int
+    STATE_FOUND_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def routes(self) -> Global___RouteTable: ...
     @_builtins.property
@@ -1112,6 +1122,10 @@ class RouterUpdate(_message.Message):
     def trace_settings(self) -> Global___TraceSettings: ...
     @_builtins.property
     def demand_refused(self) -> Global___DemandRefused: ...
+    @_builtins.property
+    def state_stored(self) -> Global___StateStored: ...
+    @_builtins.property
+    def state_found(self) -> Global___StateFound: ...
     def __init__(
         self,
         *,
@@ -1122,16 +1136,123 @@ class RouterUpdate(_message.Message):
         log_settings: Global___LogSettings | None = ...,
         trace_settings: Global___TraceSettings | None = ...,
         demand_refused: Global___DemandRefused | None = ...,
+        state_stored: Global___StateStored | None = ...,
+        state_found: Global___StateFound | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "demand_refused", b"demand_refused", "log_settings", b"log_settings", "routes", b"routes", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "demand_refused", b"demand_refused", "log_settings", b"log_settings", "routes", b"routes", "state_found", b"state_found", "state_stored", b"state_stored", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "demand_refused", b"demand_refused", "log_settings", b"log_settings", "routes", b"routes", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "demand_refused", b"demand_refused", "log_settings", b"log_settings", "routes", b"routes", "state_found", b"state_found", "state_stored", b"state_stored", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["routes", "statistics_applied", "collect_statistics", "statistics_settings", "log_settings", "trace_settings", "demand_refused"]  # noqa: Y015
+    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["routes", "statistics_applied", "collect_statistics", "statistics_settings", "log_settings", "trace_settings", "demand_refused", "state_stored", "state_found"]  # noqa: Y015
     _WhichOneofArgType_update: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_update) -> _WhichOneofReturnType_update | None: ...
 
 Global___RouterUpdate: _TypeAlias = RouterUpdate  # noqa: Y015
+
+@_typing.final
+class StateCheckpoint(_message.Message):
+    """The state of a sequence, to be kept so that it may go on with another worker. It is
+    sent again on a new stream until it is confirmed.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    EXPIRES_MS_FIELD_NUMBER: _builtins.int
+    IS_OVER_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Of one life of a sequence; the router's own choice."""
+    step: _builtins.int
+    """Comes back with the confirmation."""
+    data: _builtins.bytes
+    """A serialized nereid.worker.SequenceStates."""
+    expires_ms: _builtins.int
+    is_over: _builtins.bool
+    """The sequence is over: nothing need be kept. Not confirmed."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        step: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        expires_ms: _builtins.int = ...,
+        is_over: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "expires_ms", b"expires_ms", "is_over", b"is_over", "key", b"key", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateCheckpoint: _TypeAlias = StateCheckpoint  # noqa: Y015
+
+@_typing.final
+class StateStored(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    step: _builtins.int
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        step: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateStored: _TypeAlias = StateStored  # noqa: Y015
+
+@_typing.final
+class StateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateRequest: _TypeAlias = StateRequest  # noqa: Y015
+
+@_typing.final
+class StateFound(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    IS_FOUND_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    is_found: _builtins.bool
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        is_found: _builtins.bool = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "is_found", b"is_found", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateFound: _TypeAlias = StateFound  # noqa: Y015
 
 @_typing.final
 class DemandRefused(_message.Message):

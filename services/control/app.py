@@ -28,6 +28,7 @@ from services.control.readiness_servicer import ReadinessServicer
 from services.control.reconciler import Reconciler
 from services.control.router_servicer import RouterServicer
 from services.control.settings_servicer import SettingsServicer
+from services.control.state_checkpoints import StateCheckpoints
 from services.control.statistics import Statistics
 from services.control.statistics_servicer import StatisticsServicer
 from services.control.store import NoStore, RedisStore, Store
@@ -93,7 +94,10 @@ class _Process:
         )
         supervisor.count_by(statistics.count)
         metrics = KeptMetrics(store)
-        server = server_of(supervisor, catalog, statistics, live, metrics)
+        states = StateCheckpoints(store)
+        server = server_of(
+            supervisor, catalog, statistics, live, metrics, states=states
+        )
         traffic = TrafficServicer(supervisor, store, statistics)
         await traffic.restore()
         server.add_generic_rpc_handlers((traffic.methods(),))
@@ -111,6 +115,7 @@ class _Process:
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(store.run())
             counting = tasks.create_task(statistics.run())
+            keeping = tasks.create_task(states.run())
             restoring = tasks.create_task(metrics.restore())
             serving = tasks.create_task(self._serve(catalog))
             tidying = tasks.create_task(catalog.tidy())
@@ -119,6 +124,7 @@ class _Process:
             await server.stop(_STOP_GRACE_S)
             writing.cancel()
             counting.cancel()
+            keeping.cancel()
             restoring.cancel()
             serving.cancel()
             tidying.cancel()
@@ -176,6 +182,8 @@ def server_of(
     statistics: Statistics,
     live: LiveSettings,
     metrics: KeptMetrics,
+    *,
+    states: StateCheckpoints,
 ) -> grpc.aio.Server:
     """Return a server with every door of control but the health check's."""
     server = grpc.aio.server(
@@ -186,7 +194,12 @@ def server_of(
     )
     control_pb2_grpc.add_RouterControlServicer_to_server(
         RouterServicer(
-            supervisor, statistics, statistics.order, live, catalog.on_demand
+            supervisor,
+            statistics,
+            statistics.order,
+            live,
+            catalog.on_demand,
+            states=states,
         ),
         server,
     )

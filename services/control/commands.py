@@ -108,6 +108,22 @@ class RefuseDemand:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateStored:
+    """The state of a sequence is safe, up to this step."""
+
+    key: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFound:
+    """What is kept of a sequence; None: nothing."""
+
+    key: str
+    data: bytes | None
+
+
 RouterOrder: TypeAlias = (
     AcknowledgeStatistics
     | CollectStatistics
@@ -115,6 +131,8 @@ RouterOrder: TypeAlias = (
     | SetLogs
     | SetTraces
     | RefuseDemand
+    | StateStored
+    | StateFound
 )
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from services.control.ensemble_validation import require_ensemble
 from services.core.model_config import (
+    CHECKPOINT_PARAMETER,
     ENSEMBLE_PLATFORM,
     FieldError,
     ModelConfig,
@@ -207,6 +208,7 @@ def _require_at_most(
 
 def _require_states(config: ModelConfig) -> None:
     """Refuse states that clients would have to send, or that could not be kept."""
+    _require_checkpoint(config)
     inputs = {tensor.name for tensor in config.inputs}
     for i, state in enumerate(config.states):
         path = ("sequence_batching", "state", i)
@@ -240,6 +242,19 @@ def _require_states(config: ModelConfig) -> None:
                     f"model '{config.name}' {reason}: the server cannot keep its states"
                 )
                 raise FieldError(msg, *path)
+
+
+def _require_checkpoint(config: ModelConfig) -> None:
+    value = config.parameters.get(CHECKPOINT_PARAMETER)
+    path = ("parameters", CHECKPOINT_PARAMETER)
+    if value not in (None, "true", "false"):
+        raise FieldError(f"must be 'true' or 'false', not '{value}'", *path)
+    if value == "true" and not config.states:
+        msg = (
+            f"model '{config.name}' has no state in sequence_batching that could be "
+            "kept outside its worker"
+        )
+        raise FieldError(msg, *path)
 
 
 def _require_cacheable(config: ModelConfig) -> None:

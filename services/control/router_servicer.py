@@ -13,6 +13,7 @@ from services.control.events import RoutesApplied
 from services.control.live_settings import LiveSettings
 from services.control.on_demand import OnDemand
 from services.control.router_links import RouterLink
+from services.control.state_checkpoints import StateCheckpoints
 from services.control.statistics import Statistics
 from services.control.supervisor import Supervisor
 from services.control.trace_wire import trace_from_proto
@@ -31,6 +32,8 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
         settings: SetStatistics,
         live: LiveSettings,
         on_demand: OnDemand | None = None,
+        *,
+        states: StateCheckpoints,
     ) -> None:
         """Serve ``supervisor``; reports go to ``statistics``.
 
@@ -40,7 +43,9 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
             settings: What they are told to count.
             live: Of the log and of traces; takes the traces.
             on_demand: Takes what routers say of models; None if nothing comes of it.
+            states: Keeps the states of sequences.
         """
+        self._states = states
         self._supervisor = supervisor
         self._statistics = statistics
         self._settings = settings
@@ -103,17 +108,31 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
             case "demand" if self._on_demand is not None:
                 demand = wire.demand_from_proto(report.demand)
                 self._on_demand.take(link.router_id, demand)
+            case "state_checkpoint" | "state_request":
+                self._take_state(link, report)
             case "trace_settings_applied":
                 self._live.traces.note_applied(
                     link.router_id, report.trace_settings_applied.revision
                 )
             case "trace_report":
-                traces = self._live.traces
-                for session in report.trace_report.sampled:
-                    traces.sampled(link.router_id, session)
-                for ended in report.trace_report.ended:
-                    trace = trace_from_proto(ended.request)
-                    traces.ended(link.router_id, ended.session, trace)
+                self._take_traces(link, report.trace_report)
+
+    def _take_traces(self, link: RouterLink, report: control_pb2.TraceReport) -> None:
+        traces = self._live.traces
+        for session in report.sampled:
+            traces.sampled(link.router_id, session)
+        for ended in report.ended:
+            trace = trace_from_proto(ended.request)
+            traces.ended(link.router_id, ended.session, trace)
+
+    def _take_state(self, link: RouterLink, report: control_pb2.RouterReport) -> None:
+        state = report.state_checkpoint
+        if report.HasField("state_request"):
+            self._states.fetch(link, report.state_request.key)
+        elif state.is_over:
+            self._states.forget(link, state.key)
+        else:
+            self._states.save(link, state.key, state.step, state.data, state.expires_ms)
 
 
 async def _send_tables(

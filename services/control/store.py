@@ -32,6 +32,8 @@ EPOCH_KEY: Final = f"{SCHEMA}:control:epoch"
 SNAPSHOT_KEY: Final = f"{SCHEMA}:control:snapshot"
 # A hash: what clients have changed, by what it concerns.
 SETTINGS_KEY: Final = f"{SCHEMA}:control:settings"
+# The prefix of the states of sequences, a string each, which expire.
+STATE_PREFIX: Final = f"{SCHEMA}:state:"
 # A hash: what models count themselves, see services.control.model_metrics_text.
 METRICS_KEY: Final = f"{SCHEMA}:control:model_metrics"
 
@@ -81,6 +83,22 @@ class Store(Protocol):
         """Have ``text`` written soon, or ``name`` forgotten if it is ""."""
         ...
 
+    async def save_state(self, key: str, data: bytes, expires_ms: int) -> None:
+        """Keep the state of a sequence, or forget it if ``data`` is empty.
+
+        Raises:
+            StoreAwayError: try again.
+        """
+        ...
+
+    async def state(self, key: str) -> bytes:
+        """Return the state of a sequence; b"" if none is kept.
+
+        Raises:
+            StoreAwayError: nothing can be read.
+        """
+        ...
+
     async def apply(self, reporter: str, report: StatisticsReport) -> bool:
         """Add what ``report`` counts; False if that had been done before.
 
@@ -115,12 +133,14 @@ class Store(Protocol):
 
 
 class NoStore:
-    """Remembers statistics as long as it lives, and nothing else: no Redis."""
+    """Remembers statistics and states as long as it lives, nothing else: no Redis."""
 
     def __init__(self) -> None:
         """Begin without statistics."""
         self._totals: dict[VersionKey, Counted] = {}
         self._sequences: dict[str, int] = {}
+        # With the monotonic time, in seconds, at which each has expired.
+        self._states: dict[str, tuple[float, bytes]] = {}
 
     async def begin_epoch(self, at_least: int) -> int:
         """Return ``at_least``."""
@@ -146,6 +166,19 @@ class NoStore:
 
     def save_metrics(self, name: str, text: str) -> None:
         """Forget it."""
+
+    async def save_state(self, key: str, data: bytes, expires_ms: int) -> None:
+        """Keep the state of a sequence, or forget it if ``data`` is empty."""
+        now_s = asyncio.get_running_loop().time()
+        self._states.pop(key, None)
+        if data:
+            self._states[key] = (now_s + expires_ms / 1000, data)
+        for old in [k for k, (end_s, _) in self._states.items() if end_s <= now_s]:
+            del self._states[old]
+
+    async def state(self, key: str) -> bytes:
+        """Return the state of a sequence; b"" if none is kept."""
+        return self._states.get(key, (0.0, b""))[1]
 
     async def apply(self, reporter: str, report: StatisticsReport) -> bool:
         """Add what ``report`` counts; False if that had been done before."""
@@ -183,6 +216,10 @@ class RedisStore:
             decode_responses=True,
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_TIMEOUT_S,
+        )
+        # States are bytes of any kind.
+        self._states = redis.asyncio.Redis.from_url(
+            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
         )
         self._apply_script = self._client.register_script(APPLY_SCRIPT)
         # It was not there when this process began: it is not waited for again.
@@ -257,6 +294,32 @@ class RedisStore:
         """Have ``text`` written soon, or ``name`` forgotten if it is ""."""
         self._save_text(METRICS_KEY, name, text)
 
+    async def save_state(self, key: str, data: bytes, expires_ms: int) -> None:
+        """Keep the state of a sequence, or forget it if ``data`` is empty.
+
+        Raises:
+            StoreAwayError: try again.
+        """
+        try:
+            if data:
+                await self._states.set(STATE_PREFIX + key, data, px=expires_ms)
+            else:
+                await self._states.delete(STATE_PREFIX + key)
+        except _AWAY as error:
+            raise StoreAwayError(str(error)) from error
+
+    async def state(self, key: str) -> bytes:
+        """Return the state of a sequence; b"" if none is kept.
+
+        Raises:
+            StoreAwayError: nothing can be read.
+        """
+        try:
+            found = await self._states.get(STATE_PREFIX + key)
+        except _AWAY as error:
+            raise StoreAwayError(str(error)) from error
+        return found if isinstance(found, bytes) else b""
+
     def _save_text(self, key: str, name: str, text: str) -> None:
         self._unwritten_texts[key, name] = text
         self._has_unwritten.set()
@@ -330,6 +393,7 @@ class RedisStore:
         with contextlib.suppress(*_AWAY):
             await self._write()
         await self._client.aclose()
+        await self._states.aclose()
 
     async def _write(self) -> None:
         snapshot = self._unwritten

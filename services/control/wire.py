@@ -19,6 +19,8 @@ from services.control.commands import (
     SetLogs,
     SetStatistics,
     SetTraces,
+    StateFound,
+    StateStored,
     WorkerOrder,
 )
 from services.control.events import (
@@ -269,15 +271,8 @@ def split_to_proto(split: TrafficSplit) -> traffic_pb2.TrafficSplit:
 def router_order_to_proto(order: RouterOrder) -> control_pb2.RouterUpdate:
     """Return an order as routers get it."""
     match order:
-        case AcknowledgeStatistics(sequence=sequence):
-            applied = control_pb2.StatisticsApplied(sequence=sequence)
-            return control_pb2.RouterUpdate(statistics_applied=applied)
-        case CollectStatistics(collection=collection):
-            collect = control_pb2.CollectStatistics(collection=collection)
-            return control_pb2.RouterUpdate(collect_statistics=collect)
-        case SetStatistics(latency_distributions=is_wanted):
-            settings = control_pb2.StatisticsSettings(latency_distributions=is_wanted)
-            return control_pb2.RouterUpdate(statistics_settings=settings)
+        case AcknowledgeStatistics() | CollectStatistics() | SetStatistics():
+            return _statistics_order_to_proto(order)
         case SetLogs(settings=log):
             return control_pb2.RouterUpdate(
                 log_settings=log_settings_proto.to_proto(log)
@@ -287,6 +282,35 @@ def router_order_to_proto(order: RouterOrder) -> control_pb2.RouterUpdate:
         case RefuseDemand(model=model, reason=reason):
             refused = control_pb2.DemandRefused(model=model, reason=reason)
             return control_pb2.RouterUpdate(demand_refused=refused)
+        case StateStored() | StateFound():
+            return _state_order_to_proto(order)
+
+
+def _statistics_order_to_proto(
+    order: AcknowledgeStatistics | CollectStatistics | SetStatistics,
+) -> control_pb2.RouterUpdate:
+    match order:
+        case AcknowledgeStatistics(sequence=sequence):
+            applied = control_pb2.StatisticsApplied(sequence=sequence)
+            return control_pb2.RouterUpdate(statistics_applied=applied)
+        case CollectStatistics(collection=collection):
+            collect = control_pb2.CollectStatistics(collection=collection)
+            return control_pb2.RouterUpdate(collect_statistics=collect)
+        case SetStatistics(latency_distributions=is_wanted):
+            settings = control_pb2.StatisticsSettings(latency_distributions=is_wanted)
+            return control_pb2.RouterUpdate(statistics_settings=settings)
+
+
+def _state_order_to_proto(order: StateStored | StateFound) -> control_pb2.RouterUpdate:
+    match order:
+        case StateStored(key=key, step=step):
+            stored = control_pb2.StateStored(key=key, step=step)
+            return control_pb2.RouterUpdate(state_stored=stored)
+        case StateFound(key=key, data=data):
+            found = control_pb2.StateFound(
+                key=key, is_found=data is not None, data=data or b""
+            )
+            return control_pb2.RouterUpdate(state_found=found)
 
 
 def demand_from_proto(message: control_pb2.ModelDemand) -> RouterDemand:

@@ -163,6 +163,10 @@ class MetricControl:
                 raise FieldError(msg, "histogram_options", "buckets", i)
 
 
+CHECKPOINT_PARAMETER: Final = "nereid_state_checkpoint"
+"""Set to "true" in a model's parameters: its states are kept outside the worker too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """One model's configuration.
@@ -238,6 +242,11 @@ class ModelConfig:
         """The inputs that clients send: all but those the server generates."""
         generated = self.padding.generated if self.padding else frozenset()
         return tuple(one for one in self.inputs if one.name not in generated)
+
+    @property
+    def checkpoints_states(self) -> bool:
+        """Whether a sequence may go on elsewhere when its worker is lost."""
+        return self.parameters.get(CHECKPOINT_PARAMETER) == "true"
 
     @property
     def states(self) -> tuple[SequenceState, ...]:

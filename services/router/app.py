@@ -234,6 +234,7 @@ class RouterApp:
             on_demand.room, on_demand.uses.uses, self._control.send, time.monotonic_ns
         )
         self._connect_reporter()
+        self._connect_checkpoints()
         self._control.on_update(
             "log_settings",
             lambda update: log_settings_proto.obey(update.log_settings),
@@ -316,6 +317,13 @@ class RouterApp:
                 is_wanted=update.statistics_settings.latency_distributions
             ),
         )
+
+    def _connect_checkpoints(self) -> None:
+        control, checkpoints = self._control, self._inference.checkpoints
+        checkpoints.connect(control.send)
+        control.on_dial(checkpoints.connected)
+        control.on_update("state_stored", checkpoints.saved)
+        control.on_update("state_found", checkpoints.found)
 
     def _report_at(self, when_ns: int) -> None:
         """Report at ``when_ns``, and regularly from then on."""

@@ -20,7 +20,12 @@ from services.core.errors import ModelNotReadyError
 from services.core.memory_return import trim_after
 from services.core.wire_format import aligned_length_prefix, length_prefix
 from services.router.pending_request import Execution, refuse
-from services.router.route_scheduler import InstanceScheduler, RouteScheduler
+from services.router.route_scheduler import (
+    InstanceScheduler,
+    RouteScheduler,
+    StateTaker,
+)
+from services.router.state_notices import has_states
 from services.router.streamed_replies import StreamedReplies, is_streamed
 
 _log = structlog.get_logger(__name__)
@@ -55,6 +60,7 @@ class InstanceStream(StreamCall):
         "_is_leaving",
         "_on_leave",
         "_scheduler",
+        "_state_taker",
         "_streamed",
         "_streaming",
         "_take_arrived",
@@ -82,6 +88,7 @@ class InstanceStream(StreamCall):
         self._executions: deque[Execution] = deque()
         self._is_leaving = False
         self._streamed: StreamedReplies | None = None
+        self._state_taker: StateTaker | None = None
         self._streaming = 0
         self.begin()
         # At once, so that one who leaves again before its route came is seen.
@@ -97,6 +104,10 @@ class InstanceStream(StreamCall):
         self._scheduler = scheduler
         if scheduler.route.config.decoupled:
             self._streamed = StreamedReplies(scheduler.statistics)
+        if scheduler.route.config.checkpoints_states and isinstance(
+            scheduler, StateTaker
+        ):
+            self._state_taker = scheduler
         scheduler.attach(self)
 
     def execute(self, execution: Execution) -> None:
@@ -132,6 +143,9 @@ class InstanceStream(StreamCall):
             now_ns, at_ms = time.monotonic_ns(), time.time_ns() // 1_000_000
             self._streamed.take(message, now_ns, at_ms)
             self._tell_streaming()
+            return
+        if self._state_taker is not None and has_states(message):
+            self._state_taker.take_states(self, message)
             return
         if self._scheduler is None or not self._executions:
             _log.error(

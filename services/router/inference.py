@@ -47,6 +47,7 @@ from services.router.scheduler import Scheduler
 from services.router.sequence_scheduler import SequenceScheduler
 from services.router.shadows import Shadows
 from services.router.shared_memory_registry import SharedMemoryRegistry
+from services.router.state_checkpoints import StateCheckpoints
 from services.router.statistics_ledger import StatisticsLedger
 from services.router.streamed_replies import takes_many
 from services.router.tracer import Tracer
@@ -99,6 +100,7 @@ class Inference:
         "_takers",
         "_tracer",
         "cache",
+        "checkpoints",
         "close_watch",
         "dispatcher",
         "on_demand",
@@ -134,6 +136,7 @@ class Inference:
         self._isolation = Isolation()
         self._reactor = reactor
         self.close_watch = CloseWatch(reactor)
+        self.checkpoints = StateCheckpoints()
         self._shared_memory = shared_memory or SharedMemoryRegistry()
         self._admission = Admission(registry=self._shared_memory)
         self._splits = TrafficSplits(random.random)
@@ -409,7 +412,11 @@ class Inference:
         sequences = route.config.sequence_batching
         if sequences is not None:
             return SequenceScheduler(
-                route, sequences, self._reactor, limits=self._limits
+                route,
+                sequences,
+                self._reactor,
+                limits=self._limits,
+                checkpoints=self.checkpoints,
             )
         kind = LimitedScheduler if is_limited(route) else Scheduler
         return kind(

@@ -1,7 +1,7 @@
 """What the doors and the inference core know of whoever takes a route's requests."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from services.core.errors import ServingError
 from services.router.pending_request import Execution, Instance, PendingRequest
@@ -59,6 +59,15 @@ class RouteScheduler(Protocol):
 
     def close(self) -> None:
         """Refuse everyone who waits and part from the instances."""
+        ...
+
+
+@runtime_checkable
+class StateTaker(Protocol):
+    """One whose instances send the states of its sequences along."""
+
+    def take_states(self, instance: Instance, message: bytes) -> None:
+        """Take the states that an execution has left behind, before its answers."""
         ...
 
 

@@ -83,6 +83,7 @@ def sequence_policy_of(
             max_queue_delay_ns=strategy.max_queue_delay_ns,
             preferred_batch_sizes=strategy.preferred_batch_sizes,
             is_iterative=batching.iterative_sequence,
+            is_resumable=route.config.checkpoints_states,
             hold_until=limits.hold_until,
         )
     return SequencePolicy(
@@ -94,6 +95,7 @@ def sequence_policy_of(
         max_queue_delay_ns=strategy.max_queue_delay_ns,
         minimum_utilization=strategy.minimum_slot_utilization,
         is_iterative=batching.iterative_sequence,
+        is_resumable=route.config.checkpoints_states,
         hold_until=limits.hold_until,
         backlog_hold_until=limits.backlog_hold_until,
     )

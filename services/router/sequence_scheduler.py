@@ -36,6 +36,7 @@ from services.router.pending_request import (
 from services.router.queue_limits import QueueLimits
 from services.router.request_content import request_prefix
 from services.router.route_table import Route
+from services.router.sequence import Sequence
 from services.router.sequence_answers import hand_out
 from services.router.sequence_controls import SequenceControls
 from services.router.sequence_members import SequenceMembers
@@ -45,8 +46,10 @@ from services.router.sequence_request import (
     SequenceRequest,
     sequence_request,
 )
+from services.router.sequence_resumption import SequenceResumption
 from services.router.sequence_step import Dispatch
 from services.router.sequencer import Sequencer
+from services.router.state_checkpoints import StateCheckpoints
 from services.router.state_notices import ended_notice
 from services.router.statistics import ModelStatistics, failure_reason
 
@@ -76,6 +79,7 @@ class SequenceScheduler:
         "_order",
         "_policy",
         "_reactor",
+        "_resumption",
         "_sequencer",
         "_streaming",
         "_unserved",
@@ -93,8 +97,18 @@ class SequenceScheduler:
         now_ns: Callable[[], int] = time.monotonic_ns,
         *,
         limits: QueueLimits | None = None,
+        checkpoints: StateCheckpoints | None = None,
     ) -> None:
-        """Start with no sequence and no instance."""
+        """Start with no sequence and no instance.
+
+        Args:
+            route: Whose requests.
+            batching: What its configuration says of sequences.
+            reactor: Keeps the timers.
+            now_ns: The monotonic clock.
+            limits: Bounds of the queue.
+            checkpoints: Keeps states outside the workers, for a model that asks.
+        """
         self.route = route
         self.statistics = ModelStatistics()
         self._reactor = reactor
@@ -109,6 +123,12 @@ class SequenceScheduler:
         in_order = isinstance(strategy, OldestStrategy) and strategy.preserve_ordering
         self._order = InOrder() if in_order and not route.config.decoupled else None
         self._keeps_states = bool(batching.states)
+        self._resumption = None
+        if self._policy.is_resumable and checkpoints is not None:
+            idle_ns = batching.max_sequence_idle_ns
+            self._resumption = SequenceResumption(
+                checkpoints, route.generation, idle_ns
+            )
         self._ids = itertools.count(random.randrange(1, _MOST_FIRST_ID))  # noqa: S311
         self._instances: set[Instance] = set()
         self._idle: dict[Instance, None] = {}
@@ -203,16 +223,16 @@ class SequenceScheduler:
         del were_begun  # their state is gone in any case
         self._instances.discard(instance)
         self._idle.pop(instance, None)
-        lost = [r for execution in unanswered for r in execution.batch if r.open]
-        lost += self._sequencer.remove_instance(instance).lost
-        error: ServingError = StoppingError("the server is shutting down")
-        if not self._is_closed:
-            error = ModelNotReadyError(
-                f"the worker that kept the sequence's state of model "
-                f"'{self.route.model}' was lost; begin the sequence anew with the "
-                "START flag"
-            )
-        self._fail_all(lost, error)
+        resumption = None if self._is_closed else self._resumption
+        may_resume = resumption is not None
+        orphans = self._sequencer.remove_instance(instance, may_resume=may_resume)
+        if resumption is not None:
+            resumption.lost(instance, unanswered)
+            for sequence in orphans.homeless:
+                self._find_a_home(resumption, sequence)
+        else:
+            running = [r for each in unanswered for r in each.batch if r.open]
+            self._fail_all((*running, *orphans.lost), self._lost())
         if self.waiting and not self._instances:
             self._arm_unserved()
         self._check_quiet()
@@ -224,6 +244,8 @@ class SequenceScheduler:
         self._idle[instance] = None
         if not self._policy.settles_late:
             self._dispatch()
+        if self._resumption is not None:
+            self._resumption.answered(instance)
         try:
             again = hand_out(
                 execution,
@@ -242,6 +264,11 @@ class SequenceScheduler:
         if self._policy.settles_late:
             self._dispatch()
         self._check_quiet()
+
+    def take_states(self, instance: Instance, message: bytes) -> None:
+        """Take the states that an execution has left behind, before its answers."""
+        if self._resumption is not None:
+            self._resumption.arrived(instance, message)
 
     def streaming(self, change: int) -> None:
         """Tell that more (or fewer) requests wait for streamed replies."""
@@ -263,6 +290,41 @@ class SequenceScheduler:
         self.refuse_all(StoppingError("the server is shutting down"))
         for instance in tuple(self._instances):
             instance.close()
+
+    def _find_a_home(
+        self, resumption: SequenceResumption, sequence: Sequence[SequenceRequest]
+    ) -> None:
+        """Have a sequence whose instance is lost go on elsewhere, if that can be."""
+
+        def give_up() -> None:
+            self._fail_all(self._sequencer.give_up(sequence), self._lost())
+            self._tell_ended()
+            self._check_quiet()
+
+        def go_on(state: bytes | None) -> None:
+            overdue.cancel()
+            if state is None:
+                give_up()
+                return
+            self.statistics.retried(min(len(sequence.requests), 1))
+            self._sequencer.resume(sequence)
+            self._dispatch()
+
+        if resumption.is_hopeless(sequence):
+            give_up()
+            return
+        patience_ns = self._limits.no_worker_timeout_ns
+        overdue = self._reactor.call_at(self._now_ns() + patience_ns, give_up)
+        resumption.fetch(sequence, go_on)
+
+    def _lost(self) -> ServingError:
+        """Return what the requests of a sequence that has ended so are told."""
+        if self._is_closed:
+            return StoppingError("the server is shutting down")
+        return ModelNotReadyError(
+            f"the worker that kept the sequence's state of model '{self.route.model}' "
+            "was lost; begin the sequence anew with the START flag"
+        )
 
     def _unused_id(self) -> int:
         """Return an id for a sequence whose client gave none."""
@@ -304,6 +366,9 @@ class SequenceScheduler:
         for dispatch in step.dispatches:
             del self._idle[dispatch.instance]
             batch = self._batch(dispatch)
+            if self._resumption is not None:
+                for member in dispatch.requests:
+                    self._resumption.restore(dispatch.instance, member.number)
             dispatch.instance.execute(Execution(batch, now_ns))
         self._tell_ended()
         self._fail_all(step.expired, OverloadedError(_EXPIRED_TEXT))
@@ -314,7 +379,10 @@ class SequenceScheduler:
         """Tell the instances whose states they need not keep; behind their batches."""
         ended: dict[Instance, list[int]] = {}
         for instance, number in self._sequencer.take_ended():
-            ended.setdefault(instance, []).append(number)
+            if instance is not None:
+                ended.setdefault(instance, []).append(number)
+            if self._resumption is not None:
+                self._resumption.ended(number)
         if self._keeps_states:
             for instance, numbers in ended.items():
                 instance.tell(ended_notice(numbers))

@@ -30,7 +30,7 @@ class Sequencer(Generic[RequestT, InstanceT]):
         self._slots: SequenceSlots[RequestT, InstanceT] = SequenceSlots(policy.slots)
         self._number = 0
         # Lives that are over, by the instance that has their state.
-        self._ended: list[tuple[InstanceT, int]] = []
+        self._ended: list[tuple[InstanceT | None, int]] = []
         # Instances that have had no batch because of ``hold_until``.
         self._held: set[InstanceT] = set()
 
@@ -158,8 +158,11 @@ class Sequencer(Generic[RequestT, InstanceT]):
             self._end(sequence)
         return waiting
 
-    def take_ended(self) -> tuple[tuple[InstanceT, int], ...]:
-        """Return, once, the lives that are over: their instance and their number."""
+    def take_ended(self) -> tuple[tuple[InstanceT | None, int], ...]:
+        """Return, once, the lives that are over: their instance and their number.
+
+        None in place of an instance that is gone.
+        """
         ended = tuple(self._ended)
         self._ended.clear()
         return ended
@@ -276,5 +279,5 @@ class Sequencer(Generic[RequestT, InstanceT]):
         """Forget a sequence, wherever it is."""
         del self._sequences[sequence.correlation_id]
         instance = self._slots.forget(sequence)
-        if instance is not None and sequence.held:
+        if sequence.held:
             self._ended.append((instance, sequence.held))

@@ -67,9 +67,15 @@ class StreamedRun:
 
 @dataclass(frozen=True, slots=True)
 class StatefulRun:
-    """Answers a batch whose sequences have their states where its stream has them."""
+    """Answers a batch whose sequences have their states where its stream has them.
+
+    Attributes:
+        run: Does it.
+        tells_states: Whether the router is sent the states before the answers.
+    """
 
     run: Callable[[bytes, SequenceStates], bytes]
+    tells_states: bool = False
 
 
 AnyRun: TypeAlias = Run | StreamedRun | StatefulRun
@@ -99,6 +105,7 @@ class Instance:
         self.name = name
         self.turns = turns
         self._run = run
+        self.tells_states = isinstance(run, StatefulRun) and run.tells_states
         self._open_stream = open_stream
         self._executing = threading.Lock()
         self._lock = threading.Lock()
@@ -321,6 +328,8 @@ class _Link:
             with self._lock:
                 self._busy = False
                 if self._stream is stream:
+                    if self._instance.tells_states:
+                        self._tell_states(stream, states)
                     stream.send(answer)
                 self._finish_if_drained()
             # They may be huge, and the next batch may be long in coming.
@@ -386,11 +395,17 @@ class _Link:
             if self._stream is stream and not self._stopping.is_set():
                 stream.send(wire.TURN)
 
+    @staticmethod
+    def _tell_states(stream: Stream, states: SequenceStates) -> None:
+        changed = states.take_changed()
+        if changed:
+            stream.send(wire.states_message(changed))
+
     def _take(self, notice: Notice, states: SequenceStates) -> None:
         """Heed a message that is no batch."""
         states.end(notice.ended_sequences)
         for number, restored in notice.restored:
-            states.keep(number, restored)
+            states.restore(number, restored)
         self._cancel(notice.cancelled)
 
     def _cancel(self, places: Sequence[tuple[int, int]]) -> None:

@@ -347,7 +347,11 @@ class Loader:
             require_backends(source.config.name, backends, len(places))
             signature = Signature.from_config(source.config, source.version, labels)
             fronts = [_front(source, signature, each) for each in backends]
-            bare = [_run(signature, each, self._clock) for each in fronts]
+            tells_states = source.config.checkpoints_states
+            bare = [
+                _run(signature, each, self._clock, tells_states=tells_states)
+                for each in fronts
+            ]
             names = [place.name for place in places]
             warm_up(source, list(zip(names, bare, strict=True)))
             runs = [
@@ -412,21 +416,25 @@ def _front(
     return with_ragged_batches(padded, config, signature)
 
 
-def _run(signature: Signature, backend: AnyBackend, clock: Clock) -> AnyRun:
+def _run(
+    signature: Signature, backend: AnyBackend, clock: Clock, *, tells_states: bool
+) -> AnyRun:
     """Return what answers the batches of one instance."""
     if isinstance(backend, DecoupledBackend):
         return StreamedRun(StreamedExecution(signature, backend, clock).run)
     if isinstance(backend, StatefulRequestBackend):
-        return _stateful(backend, RequestExecution(signature, backend, clock).run)
+        by_request = RequestExecution(signature, backend, clock)
+        return _stateful(backend, by_request.run, tells_states=tells_states)
     if isinstance(backend, RequestBackend):
         return RequestExecution(signature, backend, clock).run
     if isinstance(backend, StatefulBackend):
-        return _stateful(backend, Execution(signature, backend, clock).run)
+        by_array = Execution(signature, backend, clock)
+        return _stateful(backend, by_array.run, tells_states=tells_states)
     return Execution(signature, backend, clock).run
 
 
 def _stateful(
-    backend: StatefulBackend | StatefulRequestBackend, run: Run
+    backend: StatefulBackend | StatefulRequestBackend, run: Run, *, tells_states: bool
 ) -> StatefulRun:
     """Return what answers batches with the states of whoever sends them."""
 
@@ -434,7 +442,7 @@ def _stateful(
         backend.states = states
         return run(message)
 
-    return StatefulRun(run_with)
+    return StatefulRun(run_with, tells_states)
 
 
 def _unload(backend: AnyBackend) -> None:

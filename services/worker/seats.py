@@ -116,7 +116,7 @@ def exclusive(run: AnyRun) -> AnyRun:
             with lock:
                 return stateful(message, states)
 
-        return StatefulRun(run_stateful)
+        return StatefulRun(run_stateful, run.tells_states)
     plain = run
 
     def run_plain(message: bytes) -> bytes:

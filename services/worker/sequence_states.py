@@ -31,11 +31,12 @@ class SequenceStates:
     its state let go.
     """
 
-    __slots__ = ("_by_number",)
+    __slots__ = ("_by_number", "_changed")
 
     def __init__(self) -> None:
         """Begin without a sequence."""
         self._by_number: dict[int, States] = {}
+        self._changed: set[int] = set()
 
     def __len__(self) -> int:
         """Return how many sequences have a state."""
@@ -46,13 +47,25 @@ class SequenceStates:
         return self._by_number.get(number)
 
     def keep(self, number: int, states: States) -> None:
-        """Replace the states of a sequence."""
+        """Replace the states of a sequence by what an execution made of them."""
         self._by_number[number] = states
+        self._changed.add(number)
+
+    def restore(self, number: int, states: States) -> None:
+        """Have a sequence go on that was elsewhere before."""
+        self._by_number[number] = states
+
+    def take_changed(self) -> list[tuple[int, States]]:
+        """Return, once, the states that executions have changed."""
+        changed = [(number, self._by_number[number]) for number in self._changed]
+        self._changed.clear()
+        return changed
 
     def end(self, numbers: Iterable[int]) -> None:
         """Let go of the states of sequences that are over."""
         for number in numbers:
             self._by_number.pop(number, None)
+            self._changed.discard(number)
 
     def numbers(self) -> Collection[int]:
         """Return whose states are kept."""

@@ -139,7 +139,7 @@ class Watchdog:
                 finally:
                     self._done(number)
 
-            return StatefulRun(run_stateful)
+            return StatefulRun(run_stateful, run.tells_states)
         plain = run
 
         def run_plain(message: bytes) -> bytes:

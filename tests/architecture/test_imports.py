@@ -188,6 +188,7 @@ MESSAGE_EDGES: Final = {
     "router/rest_settings.py",
     "router/sequence_controls.py",
     "router/sequence_request.py",
+    "router/state_checkpoints.py",
     "router/state_notices.py",
     "router/rest_traffic.py",
     "router/same_answers.py",

@@ -3,7 +3,9 @@
 Source: Triton's user guide, "Implicit State Management", and its tests of it.
 """
 
+import os
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +18,7 @@ import tritonclient.grpc as triton
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
+from tests.chaos.load import wait_until
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(180)
@@ -54,13 +57,21 @@ sequence_batching {{
     dims: [ {dims} ] {state}
   }} ]
 }}
+{more}
 """
+DURABLE = 'parameters { key: "nereid_state_checkpoint" value { string_value: "true" } }'
 
+# At -1 it says where it is, and waits; but not a second time.
 PYTHON = """
+import pathlib
+import threading
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
+    def initialize(self, args):
+        self.busy = pathlib.Path(args["model_repository"]) / "busy"
+
     def execute(self, requests):
         return [self.answer(request) for request in requests]
 
@@ -69,6 +80,9 @@ class TritonPythonModel:
             pb_utils.get_input_tensor_by_name(request, name).as_numpy()
             for name in ("X", "STATE_IN")
         )
+        if x.flat[0] == -1 and not self.busy.exists():
+            self.busy.touch()
+            threading.Event().wait(60)
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor(name, x + state) for name in ("SUM", "STATE_OUT")]
         )
@@ -104,6 +118,7 @@ def write_config(repository: Path, name: str, strategy: str, **fields: object) -
         "idle_us": 60_000_000,
         "dims": 1,
         "state": "",
+        "more": "",
     }
     text = CONFIG.format(**{**settings, **fields}, strategy=strategy)
     (repository / name / "config.pbtxt").write_text(text)
@@ -130,9 +145,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_config(folder, "growing", candidates, dims=-1, state=state)
     write_onnx(folder / "large" / "1", LARGE, STATE_ELEMENTS)
     write_config(folder, "large", "direct { }", dims=STATE_ELEMENTS, idle_us=200_000)
-    (folder / "python" / "1").mkdir(parents=True)
-    (folder / "python" / "1" / "model.py").write_text(PYTHON)
-    write_config(folder, "python", "direct { }", backend="python")
+    for name, more in {"python": "", "durable_python": DURABLE}.items():
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "1" / "model.py").write_text(PYTHON)
+        write_config(folder, name, "direct { }", backend="python", more=more)
+    write_onnx(folder / "durable" / "1", LIST, "n")
+    write_config(folder, "durable", candidates, dims=-1, more=DURABLE)
     return folder
 
 
@@ -281,3 +299,29 @@ def test_a_state_that_cannot_be_says_why_the_model_is_not_served(
     for name, (_, reason) in broken.items():
         assert reasons[name][0] == "UNAVAILABLE"
         assert reason in reasons[name][1]
+
+
+def test_with_a_checkpoint_sequences_survive_the_loss_of_their_worker(
+    stack: Stack, client: triton.InferenceServerClient, repository: Path
+) -> None:
+    busy = repository / "durable_python" / "busy"
+    for n in range(1, 21):
+        assert send(client, "durable", n % 8 + 1, n, "start") == n
+    for n in range(1, 9):
+        send(client, "durable", n, 100)
+    send(client, "direct", 1, 5, "start")
+    assert send(client, "durable_python", "text", 5, "start") == 5
+    with ThreadPoolExecutor(1) as pool:
+        in_flight = pool.submit(send, client, "durable_python", "text", -1)
+        wait_until(busy.exists, within_s=10)
+        os.kill(stack.process_of("worker"), signal.SIGKILL)
+        # It is executed once more, from the state before it.
+        assert in_flight.result() == 4
+    assert send(client, "durable_python", "text", 3, "end") == 7
+    # Each goes on where it was: n of 13 to 20 was its last START.
+    for n in range(13, 21):
+        assert send(client, "durable", n % 8 + 1, 1) == n + 101
+    for n in range(13, 21):
+        assert send(client, "durable", n % 8 + 1, 1, "end") == n + 102
+    with pytest.raises(InferenceServerException, match="must specify the START flag"):
+        send(client, "direct", 1, 1)

@@ -20,6 +20,7 @@ from services.control.live_settings import StartSettings, live_settings
 from services.control.placing import place_version
 from services.control.reconciler import Reconciler
 from services.control.snapshot import Snapshot
+from services.control.state_checkpoints import StateCheckpoints
 from services.control.statistics import Statistics
 from services.control.store import NoStore, Store
 from services.control.supervisor import Grace, Supervisor
@@ -207,8 +208,14 @@ async def running(control: Control) -> AsyncIterator[Control]:
         first_session=control.supervisor.reconciler.table.revision,
     )
     control.supervisor.count_by(control.statistics.count)
+    states = StateCheckpoints(control.store)
     server = server_of(
-        control.supervisor, control.catalog, control.statistics, live, control.metrics
+        control.supervisor,
+        control.catalog,
+        control.statistics,
+        live,
+        control.metrics,
+        states=states,
     )
     with tempfile.TemporaryDirectory() as directory:
         address = f"unix:{directory}/control.sock"
@@ -219,10 +226,12 @@ async def running(control: Control) -> AsyncIterator[Control]:
             following = asyncio.create_task(control.catalog.follow_workers())
             counting = asyncio.create_task(control.statistics.run())
             restoring = asyncio.create_task(control.metrics.restore())
+            keeping = asyncio.create_task(states.run())
             try:
                 yield control
             finally:
                 following.cancel()
+                keeping.cancel()
                 counting.cancel()
                 restoring.cancel()
                 await server.stop(0)

@@ -132,6 +132,15 @@ def test_a_queue_policy_is_possible_without_batches() -> None:
             'input_name: "s" output_name: "o" data_type: TYPE_INT32 dims: 1 } }',
             "sequence_batching.state[0]",
         ),
+        (
+            'parameters { key: "nereid_state_checkpoint" value { string_value: "1" } }',
+            "parameters.nereid_state_checkpoint",
+        ),
+        (
+            'parameters { key: "nereid_state_checkpoint" '
+            'value { string_value: "true" } }',
+            "parameters.nereid_state_checkpoint",
+        ),
         ('instance_group { profile: "0" }', "instance_group[0].profile"),
         (
             'ensemble_scheduling { step { model_name: "a" input_map { key: "a" }'

@@ -4,8 +4,8 @@ from collections.abc import Callable, Hashable
 
 import pytest
 
+from protos import control_pb2, worker_pb2
 from protos import inference_pb2 as pb
-from protos import worker_pb2
 from services.core.datatype import DataType
 from services.core.model_config import (
     DirectStrategy,
@@ -22,6 +22,7 @@ from services.core.model_config_sequences import (
 from services.router.pending_request import Execution
 from services.router.queue_limits import QueueLimits
 from services.router.sequence_scheduler import SequenceScheduler
+from services.router.state_checkpoints import StateCheckpoints
 from tests.unit.router.routes import add_sub, add_sub_request, route
 from tests.unit.router.stage import PuppetReactor
 
@@ -114,7 +115,12 @@ class PuppetInstance:
 class Stage:
     """A scheduler with everything around it."""
 
-    def __init__(self, config: ModelConfig, limits: QueueLimits | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        limits: QueueLimits | None = None,
+        checkpoints: StateCheckpoints | None = None,
+    ) -> None:
         self.reactor = PuppetReactor()
         self.clock_ns = 0
         assert config.sequence_batching is not None
@@ -124,6 +130,7 @@ class Stage:
             self.reactor,  # type: ignore[arg-type]
             lambda: self.clock_ns,
             limits=limits,
+            checkpoints=checkpoints,
         )
 
     def send(self, *clients: Client) -> None:
@@ -159,6 +166,7 @@ def config(
     *,
     states: tuple[SequenceState, ...] = (),
     is_iterative: bool = False,
+    parameters: dict[str, str] | None = None,
 ) -> ModelConfig:
     batching = SequenceBatching(
         strategy=strategy or DirectStrategy(),
@@ -167,7 +175,12 @@ def config(
         states=states,
         iterative_sequence=is_iterative,
     )
-    return add_sub(max_batch_size=2, dynamic_batching=None, sequence_batching=batching)
+    return add_sub(
+        max_batch_size=2,
+        dynamic_batching=None,
+        sequence_batching=batching,
+        parameters=parameters or {},
+    )
 
 
 @pytest.fixture
@@ -446,3 +459,176 @@ def test_a_model_that_is_not_iterative_gets_nothing_back(stage: Stage) -> None:
     stage.complete(instance, again=True)
     assert isinstance(client.outcome, tuple)
     assert "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE" in client.outcome[1]
+
+
+class Resumable(Stage):
+    """A model whose states are kept elsewhere, and the control that keeps them."""
+
+    def __init__(self) -> None:
+        self.checkpoints = StateCheckpoints()
+        self.reports: list[control_pb2.RouterReport] = []
+        self.checkpoints.connect(self.take)
+        parameters = {"nereid_state_checkpoint": "true"}
+        of = config(states=(STATE,), parameters=parameters)
+        super().__init__(of, checkpoints=self.checkpoints)
+
+    def take(self, report: control_pb2.RouterReport) -> bool:
+        self.reports.append(report)
+        return True
+
+    def step(self, instance: PuppetInstance, number: int, state: bytes) -> None:
+        """End an execution that left ``state`` behind."""
+        self.leave(instance, number, state)
+        self.complete(instance)
+
+    def leave(self, instance: PuppetInstance, number: int, state: bytes) -> None:
+        told = worker_pb2.SequenceStates(
+            sequence=number, state=[worker_pb2.SequenceState(shape=[1], data=state)]
+        )
+        message = worker_pb2.BatchResponse(states=[told]).SerializeToString()
+        self.scheduler.take_states(instance, message)
+
+    def confirm(self) -> None:
+        """Have control say that all is stored."""
+        for report in self.reports:
+            if report.state_checkpoint.step:
+                stored = control_pb2.StateStored(
+                    key=report.state_checkpoint.key, step=report.state_checkpoint.step
+                )
+                self.checkpoints.saved(control_pb2.RouterUpdate(state_stored=stored))
+
+    def answer(self, *, is_found: bool = True) -> None:
+        """Have control say what it has of the sequence that was asked for."""
+        key = self.reports[-1].state_request.key
+        saved = [
+            r.state_checkpoint.data
+            for r in self.reports
+            if r.state_checkpoint.key == key
+        ]
+        found = control_pb2.StateFound(key=key, is_found=is_found, data=saved[-1])
+        self.checkpoints.found(control_pb2.RouterUpdate(state_found=found))
+
+    def lose(self, instance: PuppetInstance) -> None:
+        self.scheduler.detach(instance, tuple(instance.held))
+        instance.held.clear()
+
+
+def restored(instance: PuppetInstance) -> list[tuple[int, bytes]]:
+    return [
+        (one.sequence, one.state[0].data)
+        for notice in instance.notices
+        for one in notice.restored
+    ]
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+def test_a_sequence_goes_on_elsewhere_with_the_state_after_its_last_answer(
+    is_confirmed: bool,
+) -> None:
+    stage = Resumable()
+    first = stage.instance()
+    stage.send(Client(7, start=True))
+    stage.step(first, 1, b"one")
+    running, waiting = Client(7), Client(7, end=True)
+    stage.send(running, waiting)
+    # What an execution leaves behind counts only once it is answered.
+    stage.leave(first, 1, b"two")
+    if is_confirmed:
+        stage.confirm()
+    stage.lose(first)
+    second = stage.instance()
+    if is_confirmed:
+        assert second.held == []
+        stage.answer()
+    assert restored(second) == [(1, b"one")]
+    assert second.told()[0]["nereid_sequence"] == 1
+    stage.step(second, 1, b"two")
+    assert running.outcome == b"r"
+    stage.step(second, 1, b"three")
+    assert waiting.outcome == b"r"
+    # It is over: nobody keeps anything.
+    assert stage.reports[-1].state_checkpoint.is_over
+    assert [list(n.ended_sequence) for n in second.notices if n.ended_sequence] == [[1]]
+    assert stage.scheduler.is_quiet
+
+
+def test_a_sequence_that_had_nothing_to_do_goes_on_too() -> None:
+    stage = Resumable()
+    first = stage.instance()
+    stage.send(Client(7, start=True))
+    stage.step(first, 1, b"one")
+    stage.lose(first)
+    second = stage.instance()
+    stage.send(Client(7))
+    assert restored(second) == [(1, b"one")]
+
+
+def test_what_had_only_begun_begins_once_more() -> None:
+    stage = Resumable()
+    first = stage.instance()
+    client = Client(7, start=True)
+    stage.send(client)
+    stage.lose(first)
+    second = stage.instance()
+    assert restored(second) == []
+    assert second.told()[0]["START"] == 1
+    stage.step(second, 1, b"one")
+    assert client.outcome == b"r"
+
+
+def test_a_state_that_nobody_has_ends_its_sequence() -> None:
+    stage = Resumable()
+    first = stage.instance()
+    stage.send(Client(7, start=True))
+    stage.step(first, 1, b"one")
+    stage.confirm()
+    client = Client(7)
+    stage.send(client)
+    stage.lose(first)
+    stage.answer(is_found=False)
+    assert isinstance(client.outcome, tuple)
+    assert client.outcome[0] == 14
+    assert "START" in client.outcome[1]
+
+
+def test_without_an_answer_from_control_a_sequence_ends_after_a_while() -> None:
+    stage = Resumable()
+    first, _ = stage.instance(), stage.instance()
+    stage.send(Client(7, start=True))
+    stage.step(first, 1, b"one")
+    stage.confirm()
+    client = Client(7)
+    stage.send(client)
+    stage.lose(first)
+    assert client.open
+    stage.clock_ns = QueueLimits().no_worker_timeout_ns
+    stage.reactor.fire()
+    assert isinstance(client.outcome, tuple)
+    assert "START" in client.outcome[1]
+
+
+def test_a_request_that_brings_workers_down_ends_its_sequence() -> None:
+    stage = Resumable()
+    client = Client(7, start=True)
+    stage.send(client)
+    for _ in range(2):
+        assert client.open
+        stage.lose(stage.instance())
+    assert isinstance(client.outcome, tuple)
+    assert "START" in client.outcome[1]
+
+
+def test_what_control_has_not_confirmed_is_said_again_on_a_new_stream() -> None:
+    stage = Resumable()
+    first = stage.instance()
+    stage.send(Client(7, start=True), Client(8, start=True))
+    stage.leave(first, 1, b"one")
+    stage.complete(first)
+    stage.confirm()
+    stage.send(Client(8))
+    stage.step(first, 2, b"two")
+    stage.lose(first)
+    before = len(stage.reports)
+    stage.checkpoints.connected()
+    again = [r.WhichOneof("report") for r in stage.reports[before:]]
+    assert again == ["state_checkpoint", "state_request"]

@@ -323,8 +323,8 @@ def test_a_lost_instance_holds_nobody_back_when_it_returns() -> None:
     assert rows(made) == [("A", [2, 3])]
 
 
-def ended(made: Sequencer[Request, str]) -> list[tuple[str, int]]:
-    return sorted(made.take_ended())
+def ended(made: Sequencer[Request, str]) -> list[tuple[str | None, int]]:
+    return sorted(made.take_ended(), key=str)
 
 
 def test_each_life_of_a_sequence_has_a_number_and_is_told_when_it_is_over() -> None:

@@ -274,3 +274,24 @@ def test_a_model_that_forgets_costs_every_stream_and_the_answer_being_made() -> 
     again["r1"].deliver(b"b")
     assert again["r1"].sent.get(timeout=WAIT_S) == b"B"
     leave(instance, *again.values())
+
+
+def test_the_states_that_an_execution_changes_are_told_before_its_answer() -> None:
+    def remember(message: bytes, states: SequenceStates) -> bytes:
+        states.keep(message[0], (State((1,), message),))
+        return message
+
+    routers = PuppetRouters()
+    instance = Instance("m_0", StatefulRun(remember, tells_states=True), routers.open)
+    instance.connect(["r1"])
+    stream = routers.accept()
+    restored = worker_pb2.SequenceStates(
+        sequence=7, state=[worker_pb2.SequenceState(shape=[1], data=b"x")]
+    )
+    notice = worker_pb2.BatchRequest(restored=[restored])
+    stream.deliver(notice.SerializeToString())
+    stream.deliver(b"a")
+    told = worker_pb2.BatchResponse.FromString(stream.sent.get(timeout=WAIT_S))
+    assert [(one.sequence, one.state[0].data) for one in told.states] == [(97, b"a")]
+    assert stream.sent.get(timeout=WAIT_S) == b"a"
+    leave(instance, stream)
