@@ -4,27 +4,52 @@ Only of models that say so (parameter nereid_state_checkpoint): the worker sends
 states along with the answers, and control keeps them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final, TypeAlias
 
+from services.core.completion_queue import Timer
 from services.router.pending_request import Execution, Instance
 from services.router.sequence import Sequence
 from services.router.sequence_request import SequenceRequest
-from services.router.state_checkpoints import OnState, StateCheckpoints
+from services.router.state_checkpoints import StateCheckpoints
 from services.router.state_notices import restored_notice, states_of
 
 # A request that two workers were lost with has brought them down.
-_MOST_LOSSES = 2
+_MOST_LOSSES: Final = 2
+
+OnHome: TypeAlias = Callable[[Sequence[SequenceRequest]], None]
 
 
 class SequenceResumption:
     """The states of one generation's sequences, on their way there and back."""
 
-    __slots__ = ("_arrived", "_checkpoints", "_generation", "_idle_ns", "_restored")
+    __slots__ = (
+        "_after_patience",
+        "_arrived",
+        "_checkpoints",
+        "_generation",
+        "_idle_ns",
+        "_restored",
+    )
 
     def __init__(
-        self, checkpoints: StateCheckpoints, generation: int, idle_ns: int
+        self,
+        checkpoints: StateCheckpoints,
+        generation: int,
+        idle_ns: int,
+        after_patience: Callable[[Callable[[], None]], Timer],
     ) -> None:
-        """Keep states by ``checkpoints``; ``idle_ns`` is the silence they outlast."""
+        """Begin without a state.
+
+        Args:
+            checkpoints: Keeps them.
+            generation: Whose they are.
+            idle_ns: The silence that they outlast.
+            after_patience: Calls back when a sequence has waited for its state for
+                too long.
+        """
+        self._after_patience = after_patience
         self._checkpoints = checkpoints
         self._generation = generation
         self._idle_ns = idle_ns
@@ -49,23 +74,34 @@ class SequenceResumption:
             for request in execution.batch:
                 request.attempts += 1
 
-    def is_hopeless(self, sequence: Sequence[SequenceRequest]) -> bool:
-        """Return whether a sequence's next request has brought down too many."""
-        return any(r.attempts >= _MOST_LOSSES for r in sequence.requests)
+    def rehome(
+        self, sequence: Sequence[SequenceRequest], go_on: OnHome, give_up: OnHome
+    ) -> None:
+        """Find the state that a sequence needs to go on elsewhere.
 
-    def fetch(self, sequence: Sequence[SequenceRequest], ready: OnState) -> None:
-        """Call ``ready`` with what the sequence needs: b"" if it needs nothing."""
+        Args:
+            sequence: That lost its instance.
+            go_on: Called with it when its state is there, or none is needed.
+            give_up: Called with it if that cannot be, or not in time.
+        """
+        if any(r.attempts >= _MOST_LOSSES for r in sequence.requests):
+            give_up(sequence)
+            return
         number = sequence.held
         first = sequence.requests[0] if sequence.requests else None
         begins = first is not None and (first.starts or first.number != number)
         if not number or begins:
-            ready(b"")
+            go_on(sequence)
             return
+        overdue = self._after_patience(partial(give_up, sequence))
 
         def take(data: bytes | None) -> None:
-            if data is not None:
+            overdue.cancel()
+            if data is None:
+                give_up(sequence)
+            else:
                 self._restored[number] = data
-            ready(data)
+                go_on(sequence)
 
         self._checkpoints.fetch(self._generation, number, take)
 

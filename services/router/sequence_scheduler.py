@@ -12,19 +12,16 @@ from typing import Final
 
 import structlog
 
-from services.core.completion_queue import Reactor
+from services.core.completion_queue import Reactor, Timer
 from services.core.errors import (
     BackendError,
-    InvalidRequestError,
-    ModelNotReadyError,
-    OverloadedError,
-    RequestCancelledError,
     ServingError,
     StoppingError,
 )
 from services.core.model_config import OldestStrategy, SequenceBatching
 from services.core.statistics_fields import FailureReason
 from services.core.wire_format import WireFormatError
+from services.router import sequence_errors
 from services.router.alarm import Alarm
 from services.router.in_order import InOrder, OrderedRequest
 from services.router.pending_request import (
@@ -34,7 +31,6 @@ from services.router.pending_request import (
     refuse,
 )
 from services.router.queue_limits import QueueLimits
-from services.router.request_content import request_prefix
 from services.router.route_table import Route
 from services.router.sequence import Sequence
 from services.router.sequence_answers import hand_out
@@ -55,7 +51,7 @@ from services.router.statistics import ModelStatistics, failure_reason
 
 _log = structlog.get_logger(__name__)
 
-_EXPIRED_TEXT: Final = "timeout of the corresponding sequence has been expired"
+_STOPPING_TEXT: Final = "the server is shutting down"
 _UNREADABLE_TEXT: Final = "the worker's answer could not be read"
 # Where the ids that we give begin: they fit every datatype, and those of two routers
 # are as good as never the same.
@@ -127,7 +123,7 @@ class SequenceScheduler:
         if self._policy.is_resumable and checkpoints is not None:
             idle_ns = batching.max_sequence_idle_ns
             self._resumption = SequenceResumption(
-                checkpoints, route.generation, idle_ns
+                checkpoints, route.generation, idle_ns, self._after_patience
             )
         self._ids = itertools.count(random.randrange(1, _MOST_FIRST_ID))  # noqa: S311
         self._instances: set[Instance] = set()
@@ -163,7 +159,8 @@ class SequenceScheduler:
     def enqueue(self, request: PendingRequest) -> None:
         """Take an admitted request, or refuse it if its sequence does."""
         try:
-            self._check_rows(request)
+            if request.rows > 1:
+                raise sequence_errors.too_many_rows(self.route.model, request.body)
             member = sequence_request(request, self._controls)
             if self._policy.is_iterative and not member.correlation_id:
                 member.begin_own(self._unused_id())
@@ -197,11 +194,7 @@ class SequenceScheduler:
             self._now_ns() - request.enqueued_ns, FailureReason.CANCELED
         )
         others = self._sequencer.cancel(member)
-        message = (
-            f"a request of sequence {member.correlation_id} was cancelled, which ends "
-            "the sequence"
-        )
-        self._fail_all(others, RequestCancelledError(message))
+        self._fail_all(others, sequence_errors.cancelled(member.correlation_id))
         self._dispatch()
         self._check_quiet()
 
@@ -219,20 +212,19 @@ class SequenceScheduler:
         *,
         were_begun: bool = True,
     ) -> None:
-        """Let an instance go, and with it its sequences."""
-        del were_begun  # their state is gone in any case
+        """Let an instance go, and with it its sequences, unless they may resume."""
         self._instances.discard(instance)
         self._idle.pop(instance, None)
         resumption = None if self._is_closed else self._resumption
         may_resume = resumption is not None
         orphans = self._sequencer.remove_instance(instance, may_resume=may_resume)
+        kept = {r for sequence in orphans.homeless for r in sequence.requests}
+        running = [r for each in unanswered for r in each.batch if r not in kept]
+        self._fail_all((*running, *orphans.lost), self._lost())
         if resumption is not None:
-            resumption.lost(instance, unanswered)
+            resumption.lost(instance, unanswered if were_begun else ())
             for sequence in orphans.homeless:
-                self._find_a_home(resumption, sequence)
-        else:
-            running = [r for each in unanswered for r in each.batch if r.open]
-            self._fail_all((*running, *orphans.lost), self._lost())
+                resumption.rehome(sequence, self._resume, self._give_up)
         if self.waiting and not self._instances:
             self._arm_unserved()
         self._check_quiet()
@@ -287,44 +279,32 @@ class SequenceScheduler:
     def close(self) -> None:
         """Refuse everyone who waits and part from the instances."""
         self._is_closed = True
-        self.refuse_all(StoppingError("the server is shutting down"))
+        self.refuse_all(StoppingError(_STOPPING_TEXT))
         for instance in tuple(self._instances):
             instance.close()
 
-    def _find_a_home(
-        self, resumption: SequenceResumption, sequence: Sequence[SequenceRequest]
-    ) -> None:
-        """Have a sequence whose instance is lost go on elsewhere, if that can be."""
+    def _resume(self, sequence: Sequence[SequenceRequest]) -> None:
+        """Have a sequence that lost its instance go on, its state being there."""
+        self.statistics.retried(min(len(sequence.requests), 1))
+        self._sequencer.resume(sequence)
+        self._dispatch()
 
-        def give_up() -> None:
-            self._fail_all(self._sequencer.give_up(sequence), self._lost())
-            self._tell_ended()
-            self._check_quiet()
+    def _give_up(self, sequence: Sequence[SequenceRequest]) -> None:
+        """End a sequence that lost its instance, for good."""
+        self._fail_all(self._sequencer.give_up(sequence), self._lost())
+        self._tell_ended()
+        self._check_quiet()
 
-        def go_on(state: bytes | None) -> None:
-            overdue.cancel()
-            if state is None:
-                give_up()
-                return
-            self.statistics.retried(min(len(sequence.requests), 1))
-            self._sequencer.resume(sequence)
-            self._dispatch()
-
-        if resumption.is_hopeless(sequence):
-            give_up()
-            return
-        patience_ns = self._limits.no_worker_timeout_ns
-        overdue = self._reactor.call_at(self._now_ns() + patience_ns, give_up)
-        resumption.fetch(sequence, go_on)
+    def _after_patience(self, callback: Callable[[], None]) -> Timer:
+        """Call back when nobody may wait for a worker any longer."""
+        when_ns = self._now_ns() + self._limits.no_worker_timeout_ns
+        return self._reactor.call_at(when_ns, callback)
 
     def _lost(self) -> ServingError:
         """Return what the requests of a sequence that has ended so are told."""
         if self._is_closed:
-            return StoppingError("the server is shutting down")
-        return ModelNotReadyError(
-            f"the worker that kept the sequence's state of model '{self.route.model}' "
-            "was lost; begin the sequence anew with the START flag"
-        )
+            return StoppingError(_STOPPING_TEXT)
+        return sequence_errors.lost(self.route.model)
 
     def _unused_id(self) -> int:
         """Return an id for a sequence whose client gave none."""
@@ -342,23 +322,11 @@ class SequenceScheduler:
 
         The requests behind it would miss it.
         """
-        size_bytes = self._members.size_bytes
-        others = self._sequencer.cancel(member)
-        message = (
-            f"{request_prefix(member.client.body)}Exceeds maximum queue size: "
-            f"{size_bytes} bytes wait for model '{self.route.model}'; begin the "
-            "sequence anew with the START flag"
+        error = sequence_errors.overloaded(
+            self.route.model, member.client.body, self._members.size_bytes
         )
-        self._fail_all((*others, member), OverloadedError(message))
-
-    def _check_rows(self, request: PendingRequest) -> None:
-        if request.rows > 1:
-            message = (
-                f"{request_prefix(request.body)}inference request to model "
-                f"'{self.route.model}' must specify batch-size 1 due to requirements "
-                "of sequence batcher"
-            )
-            raise InvalidRequestError(message)
+        others = self._sequencer.cancel(member)
+        self._fail_all((*others, member), error)
 
     def _dispatch(self) -> None:
         now_ns = self._now_ns()
@@ -371,7 +339,7 @@ class SequenceScheduler:
                     self._resumption.restore(dispatch.instance, member.number)
             dispatch.instance.execute(Execution(batch, now_ns))
         self._tell_ended()
-        self._fail_all(step.expired, OverloadedError(_EXPIRED_TEXT))
+        self._fail_all(step.expired, sequence_errors.expired())
         if step.wake_ns is not None:
             self._wake.ring_at(step.wake_ns)
 
@@ -390,14 +358,13 @@ class SequenceScheduler:
     def _batch(
         self, dispatch: Dispatch[SequenceRequest, Instance]
     ) -> tuple[PendingRequest, ...]:
-        first = dispatch.requests[0]
         for member in dispatch.requests:
             self._members.begin(member)
             member.tell()
-        return tuple(
-            row if row is not None else GapRequest(first, self._controls)
-            for row in dispatch.rows
-        )
+        if None not in dispatch.rows:
+            return dispatch.requests
+        gap = GapRequest(dispatch.requests[0], self._controls)
+        return tuple(row if row is not None else gap for row in dispatch.rows)
 
     def _arm_unserved(self) -> None:
         """Have everyone refused if no instance comes in time."""
@@ -405,11 +372,7 @@ class SequenceScheduler:
 
     def _unserved_due(self) -> None:
         if not self._instances:
-            message = (
-                f"no worker serves model '{self.route.model}' version "
-                f"{self.route.version_text} now"
-            )
-            self.refuse_all(ModelNotReadyError(message))
+            self.refuse_all(sequence_errors.unserved(self.route))
             self._check_quiet()
 
     def _fail_all(

@@ -89,6 +89,7 @@ PURE: Final = (
     "router/route_table.py",
     "router/same_answers.py",
     "router/sequence.py",
+    "router/sequence_errors.py",
     "router/sequence_members.py",
     "router/sequence_policy.py",
     "router/sequence_slots.py",

@@ -2,7 +2,9 @@
 
 import os
 import queue
+import re
 import signal
+import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -163,6 +165,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder, "patient", oldest, id_type="TYPE_STRING")
     write(folder, "single", "direct { }", rows=1, idle_us=IDLE_US)
     write(folder, "mortal", "direct { }")
+    write(folder, "narrow", "direct { }", rows=1)
     for name in ("countdown", "generator"):
         (folder / name / "1").mkdir(parents=True)
         (folder / name / "1" / "model.py").write_text(GENERATIVE)
@@ -222,6 +225,14 @@ def whole(
         send(client, model, sequence, value, flags.get(i, ""))
         for i, value in enumerate(values)
     ]
+
+
+def pending(stack: Stack, model: str) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{stack.metrics}/metrics") as page:
+        text = page.read().decode()
+    name = "nv_inference_pending_request_count"
+    found = re.search(rf'^{name}{{model="{model}",[^}}]*}} (\d+)', text, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def executions(client: triton.InferenceServerClient, model: str) -> int:
@@ -339,6 +350,50 @@ def test_a_silent_sequence_ends_and_lets_the_next_one_in(
     assert send(client, "single", 2, 6, "start end") == 6
     with pytest.raises(InferenceServerException, match="must specify the START flag"):
         send(client, "single", 1, 1)
+
+
+def test_a_sequence_that_waits_too_long_for_a_place_is_refused(
+    client: triton.InferenceServerClient,
+) -> None:
+    assert send(client, "narrow", 1, 5, "start") == 5
+    with pytest.raises(InferenceServerException) as expired:
+        client.infer(
+            "narrow",
+            [number(1)],
+            sequence_id=2,
+            sequence_start=True,
+            timeout=100_000,
+            client_timeout=30,
+        )
+    assert expired.value.status() == "StatusCode.UNAVAILABLE"
+    text = "timeout of the corresponding sequence has been expired"
+    assert expired.value.message() == text
+    assert send(client, "narrow", 1, 6, "end") == 11
+
+
+def test_a_client_that_cancels_ends_its_sequence(
+    stack: Stack, client: triton.InferenceServerClient
+) -> None:
+    assert send(client, "narrow", 1, 5, "start") == 5
+    # These two wait for the only place.
+    done: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    first, _ = (
+        client.async_infer(
+            "narrow",
+            [number(1)],
+            lambda result, error: done.put((result, error)),
+            sequence_id=2,
+            sequence_start=starts,
+        )
+        for starts in (True, False)
+    )
+    wait_until(lambda: pending(stack, "narrow") == 2, within_s=10)
+    first.cancel()
+    errors = [done.get(timeout=30)[1] for _ in range(2)]
+    assert {error.status() for error in errors} == {"StatusCode.CANCELLED"}
+    texts = [error.message() for error in errors]
+    assert any("was cancelled, which ends the sequence" in text for text in texts)
+    assert send(client, "narrow", 1, 6, "end") == 11
 
 
 def test_a_model_process_that_dies_ends_its_sequences(

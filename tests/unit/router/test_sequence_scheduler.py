@@ -632,3 +632,15 @@ def test_what_control_has_not_confirmed_is_said_again_on_a_new_stream() -> None:
     stage.checkpoints.connected()
     again = [r.WhichOneof("report") for r in stage.reports[before:]]
     assert again == ["state_checkpoint", "state_request"]
+
+
+def test_a_worker_that_leaves_in_order_is_not_held_against_a_request() -> None:
+    stage = Resumable()
+    client = Client(7, start=True)
+    stage.send(client)
+    for _ in range(3):
+        instance = stage.instance()
+        stage.scheduler.detach(instance, tuple(instance.held), were_begun=False)
+    last = stage.instance()
+    stage.step(last, 1, b"one")
+    assert client.outcome == b"r"

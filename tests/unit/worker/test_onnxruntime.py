@@ -16,7 +16,17 @@ from structlog.testing import capture_logs
 
 from services.core.datatype import DataType
 from services.core.errors import BackendError, ConfigError
-from services.core.model_config import Accelerator, InstanceKind, OptimizationPolicy
+from services.core.model_config import (
+    Accelerator,
+    InstanceKind,
+    OptimizationPolicy,
+    SequenceBatching,
+)
+from services.core.model_config_sequences import (
+    ControlKind,
+    SequenceControl,
+    SequenceControlInput,
+)
 from services.worker.backend import Backend, FoundTensor, InstancePlace, ModelSource
 from services.worker.backends.onnxruntime import OnnxRuntime
 from services.worker.device import Device, DeviceKind
@@ -325,3 +335,21 @@ def test_inspection_tells_full_shapes(tmp_path: Path) -> None:
         FoundTensor(name="X", datatype=DataType.FP32, shape=(-1, 3, -1, 0)),
     )
     assert [tensor.name for tensor in found.outputs] == ["Y"]
+
+
+def test_a_control_input_may_be_a_string(tmp_path: Path) -> None:
+    corrid = SequenceControlInput(
+        name="X",
+        controls=(
+            SequenceControl(kind=ControlKind.SEQUENCE_CORRID, datatype=DataType.BYTES),
+        ),
+    )
+    write_identity(tmp_path, DataType.BYTES, ("b", 1))
+    of = config(
+        {},
+        {"Y": [1]},
+        DataType.BYTES,
+        sequence_batching=SequenceBatching(control_inputs=(corrid,)),
+    )
+    x = np.array([["é".encode()]], object)
+    assert load(source(tmp_path, of)).execute({"X": x}, ["Y"])["Y"].tolist() == [["é"]]
