@@ -15,21 +15,25 @@ REGION_PARAMETER: Final = "nereid_shared_memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedMemoryRegion:
-    """A stretch of a shared memory object.
+    """A stretch of a shared memory object, or of memory on a GPU.
 
     Attributes:
-        key: Of the object, as ``shm_open`` takes it.
+        key: Of the object, as ``shm_open`` takes it; on a GPU, the
+            cudaIpcMemHandle_t in base64.
         offset: Of the first byte, from the beginning of the object.
         byte_size: Of the stretch.
+        device: The GPU's index; None for the host's memory.
     """
 
     key: str
     offset: int
     byte_size: int
+    device: int | None = None
 
     def encode(self) -> str:
         """Return the value of the parameter."""
-        return f"{self.offset}:{self.byte_size}:{self.key}"
+        device = "" if self.device is None else self.device
+        return f"{self.offset}:{self.byte_size}:{device}:{self.key}"
 
     @classmethod
     def decode(cls, text: str) -> "SharedMemoryRegion":
@@ -38,5 +42,10 @@ class SharedMemoryRegion:
         Raises:
             ValueError: it was not written by ``encode``.
         """
-        offset, byte_size, key = text.split(":", 2)
-        return cls(key=key, offset=int(offset), byte_size=int(byte_size))
+        offset, byte_size, device, key = text.split(":", 3)
+        return cls(
+            key=key,
+            offset=int(offset),
+            byte_size=int(byte_size),
+            device=int(device) if device else None,
+        )

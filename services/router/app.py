@@ -174,7 +174,9 @@ class RouterApp:
         self._reactor = Reactor()
         self._memory = MemoryReturn()
         shared_memory = SharedMemoryRegistry(
-            is_allowed=settings.allow_client_shm, size_of=object_size
+            is_allowed=settings.allow_client_shm,
+            size_of=object_size,
+            has_gpu=self._has_gpu,
         )
         self._pool = ThreadPoolExecutor(_COLD_THREADS, thread_name_prefix="cold")
         self._inference = Inference(
@@ -278,6 +280,9 @@ class RouterApp:
         for name in REFLECTION_METHODS:
             server.add_method(name, reflection_calls(_PUBLIC_SERVICES))
         return server
+
+    def _has_gpu(self, index: int) -> bool:
+        return self._inference.dispatcher.has_gpu(index)
 
     def _is_serving(self, service: str) -> bool | None:
         if service == ROUTER_PROCESS:

@@ -1,7 +1,7 @@
 """The streams of the workers: who dialled in, and what each is executing."""
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -286,6 +286,13 @@ class Dispatcher:
         self._watchers: list[ExecutionWatcher] = []
         self._on_change = on_change
         self._take_arrived = take_arrived
+        self._devices: Counter[str] = Counter()
+
+    def has_gpu(self, index: int | None = None) -> bool:
+        """Whether instances on a GPU serve here, or on that one; from any thread."""
+        if index is not None:
+            return self._devices[f"cuda:{index}"] > 0
+        return any(n > 0 for label, n in [*self._devices.items()] if label != "cpu")
 
     def accept(
         self, call: NativeCall, method: str, metadata: NativeMetadata
@@ -345,6 +352,8 @@ class Dispatcher:
             early.remove(stream)
             if not early:
                 del self._early[generation]
+        else:
+            self._devices[stream.hello.device] -= 1
         self._on_change()
 
     def _begin(self, stream: InstanceStream, scheduler: InstanceScheduler) -> None:
@@ -354,5 +363,6 @@ class Dispatcher:
             worker=stream.hello.worker_id,
             device=stream.hello.device,
         )
+        self._devices[stream.hello.device] += 1
         stream.serve(scheduler)
         self._on_change()

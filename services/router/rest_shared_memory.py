@@ -14,7 +14,6 @@ from services.router import rest_documents, rest_json
 from services.router.rest_http_body import RestCall
 from services.router.rest_response import HttpReply
 from services.router.shared_memory_registry import SharedMemoryRegistry
-from services.router.shared_memory_servicer import CUDA_REFUSED, check_no_cuda_region
 
 _CUDA_HANDLE_BYTES: Final = 64
 
@@ -52,20 +51,30 @@ class RestSharedMemory:
         return rest_documents.EMPTY_JSON
 
     def cuda_status(self, call: RestCall) -> HttpReply:
-        """Answer that there is no region."""
-        check_no_cuda_region(call.region)
-        return rest_documents.document([])
+        """Answer with one region, or all."""
+        return rest_documents.document(
+            [
+                {
+                    "name": region.name,
+                    "device_id": region.place.device,
+                    "byte_size": region.place.byte_size,
+                }
+                for region in self._registry.status(call.region, is_cuda=True)
+            ]
+        )
 
     def cuda_register(self, call: RestCall) -> HttpReply:
-        """Refuse: no handle can be opened here."""
+        """Register one region."""
         self._registry.check_allowed()
-        check_cuda_request(call.body)
-        raise InvalidRequestError(CUDA_REFUSED)
+        handle, device, byte_size = read_cuda_request(call.body)
+        self._registry.register_cuda(
+            call.region, handle=handle, device=device, byte_size=byte_size
+        )
+        return rest_documents.EMPTY_JSON
 
     def cuda_unregister(self, call: RestCall) -> HttpReply:
-        """Unregister nothing: there is no region."""
-        del call
-        self._registry.check_allowed()
+        """Unregister one region, or all."""
+        self._registry.unregister(call.region, is_cuda=True)
         return rest_documents.EMPTY_JSON
 
 
@@ -85,8 +94,11 @@ def read_register_request(body: bytes) -> SharedMemoryRegion:
     )
 
 
-def check_cuda_request(body: bytes) -> None:
-    """Refuse POST .../cudasharedmemory/region/NAME/register if it is none.
+def read_cuda_request(body: bytes) -> tuple[bytes, int, int]:
+    """Read POST .../cudasharedmemory/region/NAME/register.
+
+    Returns:
+        The handle, the device and the size in bytes.
 
     Raises:
         InternalError: not JSON, or a value of another type.
@@ -95,8 +107,10 @@ def check_cuda_request(body: bytes) -> None:
     document = rest_json.parse(body)
     handle = rest_json.record(_required(document, "raw_handle"), "raw_handle")
     encoded = rest_json.string(rest_json.member(handle, "b64"), "b64")
-    for key in ("byte_size", "device_id"):
+    byte_size, device = (
         rest_json.unsigned(rest_json.member(document, key), key)
+        for key in ("byte_size", "device_id")
+    )
     try:
         decoded = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
@@ -104,6 +118,7 @@ def check_cuda_request(body: bytes) -> None:
     if len(decoded) != _CUDA_HANDLE_BYTES:
         message = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
         raise InvalidRequestError(message)
+    return decoded, device, byte_size
 
 
 def _required(document: object, key: str) -> object:

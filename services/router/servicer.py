@@ -29,6 +29,7 @@ EXTENSIONS: Final = (
     "schedule_policy",
     "model_configuration",
     "system_shared_memory",
+    "cuda_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
@@ -38,9 +39,13 @@ EXTENSIONS: Final = (
 
 
 def extensions(inference: Inference) -> tuple[str, ...]:
-    """Return those of ``EXTENSIONS`` that are switched on."""
-    is_counting = inference.statistics.is_counting
-    return tuple(e for e in EXTENSIONS if is_counting or e != "statistics")
+    """Return those of ``EXTENSIONS`` that are switched on, and possible."""
+    absent = set()
+    if not inference.statistics.is_counting:
+        absent.add("statistics")
+    if not inference.dispatcher.has_gpu():
+        absent.add("cuda_shared_memory")
+    return tuple(each for each in EXTENSIONS if each not in absent)
 
 
 class InferenceServicer:

@@ -4,13 +4,14 @@ Only names and places are kept: the worker maps a region while it executes a req
 that uses it. A region that is unregistered while requests use it stays until the last
 of them is answered; its client may see by that when the memory is its own again.
 
-Source: Triton's system shared memory extension; the messages are its own.
+Source: Triton's system and CUDA shared memory extensions; the messages are its own.
 """
 
+import base64
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from services.core.errors import (
@@ -26,6 +27,8 @@ DISABLED_TEXT: Final = (
     "Client shared memory is disabled. Start the server with "
     "'--allow-client-shm=true' to enable."
 )
+CUDA_REFUSED: Final = "failed to register shared memory region: invalid args"
+_HANDLE_BYTES: Final = 64
 # Triton's own regions are named so; no client may have one of them read.
 _RESERVED_PREFIX: Final = "triton_python_backend_shm_region_"
 
@@ -42,6 +45,11 @@ class RegisteredRegion:
     name: str
     place: SharedMemoryRegion
 
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is on a GPU."""
+        return self.place.device is not None
+
 
 class RegionUser(Protocol):
     """A request that uses regions."""
@@ -55,13 +63,22 @@ class RegionUser(Protocol):
 class SharedMemoryRegistry:
     """Regions by name; safe to use from any thread."""
 
-    __slots__ = ("_holds", "_is_allowed", "_leaving", "_lock", "_regions", "_size_of")
+    __slots__ = (
+        "_has_gpu",
+        "_holds",
+        "_is_allowed",
+        "_leaving",
+        "_lock",
+        "_regions",
+        "_size_of",
+    )
 
     def __init__(
         self,
         *,
         is_allowed: bool = False,
         size_of: Callable[[str], int | None] = lambda _: None,
+        has_gpu: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """Begin with no region.
 
@@ -69,7 +86,10 @@ class SharedMemoryRegistry:
             is_allowed: Whether clients may register any.
             size_of: Returns the bytes of a shared memory object by its key; None
                 if it cannot be opened for reading and writing.
+            has_gpu: Whether a worker serves the GPU of that index, and can open
+                what clients share on it.
         """
+        self._has_gpu = has_gpu
         self._is_allowed = is_allowed
         self._size_of = size_of
         # Reentrant: a request may end, and let go, wherever objects are made.
@@ -99,24 +119,59 @@ class SharedMemoryRegistry:
         """
         self.check_allowed()
         _check_key(name, place.key)
-        taken = AlreadyExistsError(f"shared memory region '{name}' already in manager")
-        with self._lock:
-            self._forget_unused()
-        if name in self._regions:
-            raise taken
+        self._check_free(name)
         size = self._size_of(place.key)
         if size is None:
             raise InternalError(f"Unable to open shared memory region: '{place.key}'")
         if place.offset + place.byte_size > size:
             message = f"failed to register shared memory region '{name}': invalid args"
             raise InvalidRequestError(message)
-        region = RegisteredRegion(name=name, place=place)
-        with self._lock:
-            if self._regions.setdefault(name, region) is not region:
-                raise taken
+        self._add(RegisteredRegion(name=name, place=place))
 
-    def unregister(self, name: str) -> None:
-        """Forget ``name``, if it is known; forget all if it is "".
+    def register_cuda(
+        self, name: str, *, handle: bytes, device: int, byte_size: int
+    ) -> None:
+        """Remember that ``name`` is memory on a GPU.
+
+        Whether the handle can be opened shows when the first request uses it: only
+        workers have the GPU.
+
+        Args:
+            name: Of the region.
+            handle: A cudaIpcMemHandle_t.
+            device: The GPU's index.
+            byte_size: Of the memory.
+
+        Raises:
+            UnsupportedError: clients may not share memory.
+            InvalidRequestError: no worker serves that GPU, or it is no handle.
+            AlreadyExistsError: the name is taken.
+        """
+        self.check_allowed()
+        self._check_free(name)
+        if len(handle) != _HANDLE_BYTES or not self._has_gpu(device):
+            raise InvalidRequestError(CUDA_REFUSED)
+        place = SharedMemoryRegion(
+            key=base64.b64encode(handle).decode(),
+            offset=0,
+            byte_size=byte_size,
+            device=device,
+        )
+        self._add(RegisteredRegion(name=name, place=place))
+
+    def _check_free(self, name: str) -> None:
+        with self._lock:
+            self._forget_unused()
+            if name in self._regions:
+                raise _taken(name)
+
+    def _add(self, region: RegisteredRegion) -> None:
+        with self._lock:
+            if self._regions.setdefault(region.name, region) is not region:
+                raise _taken(region.name)
+
+    def unregister(self, name: str, *, is_cuda: bool = False) -> None:
+        """Forget ``name``, if it is known; forget all of the kind if it is "".
 
         One that requests use is forgotten when they have been answered.
 
@@ -125,8 +180,8 @@ class SharedMemoryRegistry:
         """
         self.check_allowed()
         with self._lock:
-            names = {name} if name else self._regions.keys()
-            self._leaving |= names & self._regions.keys()
+            of_kind = {r.name for r in self._regions.values() if r.is_cuda is is_cuda}
+            self._leaving |= of_kind & {name} if name else of_kind
             self._forget_unused()
 
     def hold(self, names: tuple[str, ...], user: RegionUser) -> None:
@@ -153,20 +208,31 @@ class SharedMemoryRegistry:
             del self._regions[name]
         self._leaving &= used
 
-    def status(self, name: str) -> tuple[RegisteredRegion, ...]:
-        """Return the region ``name``; all, by name, if it is "".
+    def status(
+        self, name: str, *, is_cuda: bool = False
+    ) -> tuple[RegisteredRegion, ...]:
+        """Return the region ``name``; all of the kind, by name, if it is "".
 
         Raises:
-            ModelNotFoundError: it is not registered.
+            ModelNotFoundError: it is not registered, or of the other kind.
         """
         with self._lock:
             self._forget_unused()
             regions = tuple(self._regions.values())
         if not name:
-            return tuple(sorted(regions, key=lambda one: one.name))
+            of_kind = (one for one in regions if one.is_cuda is is_cuda)
+            return tuple(sorted(of_kind, key=lambda one: one.name))
         region = self._regions.get(name)
+        asked, other = ("cuda", "system") if is_cuda else ("system", "cuda")
         if region is None:
-            message = f"Unable to find system shared memory region: '{name}'"
+            message = f"Unable to find {asked} shared memory region: '{name}'"
+            raise ModelNotFoundError(message)
+        if region.is_cuda is not is_cuda:
+            words = {"cuda": "CUDA", "system": "system"}
+            message = (
+                f"The region named '{name}' is registered as {words[other]} shared "
+                f"memory, not {words[asked]} shared memory"
+            )
             raise ModelNotFoundError(message)
         return (region,)
 
@@ -196,9 +262,11 @@ class SharedMemoryRegistry:
         if not 0 <= byte_size <= place.byte_size - offset:
             message = f"Invalid offset + byte size for shared memory region: '{name}'"
             raise InvalidRequestError(message)
-        return SharedMemoryRegion(
-            key=place.key, offset=place.offset + offset, byte_size=byte_size
-        )
+        return replace(place, offset=place.offset + offset, byte_size=byte_size)
+
+
+def _taken(name: str) -> AlreadyExistsError:
+    return AlreadyExistsError(f"shared memory region '{name}' already in manager")
 
 
 def _check_key(name: str, key: str) -> None:

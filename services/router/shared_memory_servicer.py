@@ -1,28 +1,22 @@
 """The shared memory methods of the gRPC API: decode, look up, encode."""
 
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from protos import inference_pb2 as pb
-from services.core.errors import (
-    InternalError,
-    InvalidRequestError,
-    ModelNotFoundError,
-)
+from services.core.errors import InternalError
 from services.core.shared_memory_region import SharedMemoryRegion
 from services.router.cold_call import ColdMethod
 from services.router.servicer import SERVICE
 from services.router.shared_memory_registry import SharedMemoryRegistry
 
-CUDA_REFUSED: Final = "failed to register shared memory region: invalid args"
-
 _Request = TypeVar("_Request", bound=Message)
 
 
 class SharedMemoryServicer:
-    """Registers regions in system memory; of a GPU's memory there is none."""
+    """Registers regions in system memory and on GPUs."""
 
     def __init__(self, registry: SharedMemoryRegistry) -> None:
         """Answer for ``registry``."""
@@ -67,33 +61,32 @@ class SharedMemoryServicer:
         return pb.SystemSharedMemoryUnregisterResponse().SerializeToString()
 
     def cuda_status(self, message: bytes) -> bytes:
-        """Answer that there is no region."""
+        """Answer with one region, or all."""
         request = _read(pb.CudaSharedMemoryStatusRequest, message)
-        check_no_cuda_region(request.name)
-        return pb.CudaSharedMemoryStatusResponse().SerializeToString()
+        response = pb.CudaSharedMemoryStatusResponse()
+        for region in self._registry.status(request.name, is_cuda=True):
+            status = response.regions[region.name]
+            status.name = region.name
+            status.device_id = region.place.device or 0
+            status.byte_size = region.place.byte_size
+        return response.SerializeToString()
 
     def cuda_register(self, message: bytes) -> bytes:
-        """Refuse: no handle can be opened here."""
-        _read(pb.CudaSharedMemoryRegisterRequest, message)
-        self._registry.check_allowed()
-        raise InvalidRequestError(CUDA_REFUSED)
+        """Register one region."""
+        request = _read(pb.CudaSharedMemoryRegisterRequest, message)
+        self._registry.register_cuda(
+            request.name,
+            handle=request.raw_handle,
+            device=request.device_id,
+            byte_size=request.byte_size,
+        )
+        return pb.CudaSharedMemoryRegisterResponse().SerializeToString()
 
     def cuda_unregister(self, message: bytes) -> bytes:
-        """Unregister nothing: there is no region."""
-        _read(pb.CudaSharedMemoryUnregisterRequest, message)
-        self._registry.check_allowed()
+        """Unregister one region, or all."""
+        request = _read(pb.CudaSharedMemoryUnregisterRequest, message)
+        self._registry.unregister(request.name, is_cuda=True)
         return pb.CudaSharedMemoryUnregisterResponse().SerializeToString()
-
-
-def check_no_cuda_region(name: str) -> None:
-    """Refuse to tell of a region that nobody can have registered.
-
-    Raises:
-        ModelNotFoundError: ``name`` is not "".
-    """
-    if name:
-        message = f"Unable to find cuda shared memory region: '{name}'"
-        raise ModelNotFoundError(message)
 
 
 def _read(kind: type[_Request], message: bytes) -> _Request:

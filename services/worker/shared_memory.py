@@ -1,4 +1,4 @@
-"""System shared memory that clients share with this host: mapped while it is used.
+"""Memory that clients share with this host: mapped while it is used.
 
 Nothing stays mapped between requests, so memory that a client gives up is given
 back, and a region that is unregistered meanwhile does no harm.
@@ -12,6 +12,7 @@ from typing import Final
 
 from services.core.errors import InternalError
 from services.core.shared_memory_region import SharedMemoryRegion
+from services.worker import cuda_memory
 
 # Where shm_open has its objects.
 _FOLDER: Final = "/dev/shm"  # noqa: S108 - what a client shares, not a file of ours
@@ -26,6 +27,8 @@ def read_region(region: SharedMemoryRegion) -> memoryview:
     """
     if region.byte_size == 0:
         return memoryview(b"")
+    if region.device is not None:
+        return cuda_memory.read(region)
     mapped, skip = _map(region, os.O_RDONLY, mmap.PROT_READ)
     return memoryview(mapped)[skip : skip + region.byte_size]
 
@@ -41,6 +44,9 @@ def write_region(region: SharedMemoryRegion, data: bytes | memoryview) -> None:
         InternalError: as ``read_region``.
     """
     if not len(data):
+        return
+    if region.device is not None:
+        cuda_memory.write(region, data)
         return
     mapped, skip = _map(region, os.O_RDWR, mmap.PROT_READ | mmap.PROT_WRITE)
     mapped[skip : skip + len(data)] = data

@@ -1,5 +1,6 @@
 """Workers for GPUs, where NVML is a puppet that believes in two of them."""
 
+import base64
 import json
 import re
 import textwrap
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException
 
 from tests.support.stack import ROOT, Stack, build_demo, started_stack
 
@@ -60,7 +63,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         groups = f"instance_group [ {group} ]" if group else ""
         (models / name / "config.pbtxt").write_text(TENSORS + groups)
     with started_stack(
-        models, "--exit-on-error=false", environment=TWO_GPUS, devices=()
+        models,
+        "--exit-on-error=false",
+        "--allow-client-shm=true",
+        environment=TWO_GPUS,
+        devices=(),
     ) as running:
         running.wait_ready()
         yield running
@@ -70,6 +77,12 @@ def get(stack: Stack, path: str, body: bytes | None = None) -> Any:  # noqa: ANN
     url = f"http://127.0.0.1:{stack.http}/v2/{path}"
     with urllib.request.urlopen(urllib.request.Request(url, body)) as answer:
         return json.load(answer)
+
+
+def extensions(stack: Stack) -> list[str]:
+    url = f"http://127.0.0.1:{stack.http}/v2"
+    with urllib.request.urlopen(url) as answer:
+        return list(json.load(answer)["extensions"])
 
 
 def place_of(stack: Stack, model: str) -> tuple[str, str, str]:
@@ -144,3 +157,35 @@ def test_without_a_driver_a_gpu_cannot_be_asked_for(tmp_path: Path) -> None:
     with started_stack(tmp_path, environment=site, devices=("cuda:0",)) as running:
         assert running.wait_ended() == 1
     assert "there is no GPU (NVML: driver not loaded)" in running.output
+
+
+@pytest.mark.parametrize("module", [triton_http, triton_grpc])
+def test_memory_on_a_gpu_is_registered_and_without_cuda_the_requests_error(
+    stack: Stack,
+    module: Any,  # noqa: ANN401 - untyped clients
+) -> None:
+    port = stack.http if module is triton_http else stack.grpc
+    assert "cuda_shared_memory" in extensions(stack)
+    handle = base64.b64encode(bytes(range(64)))
+    with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        with pytest.raises(InferenceServerException, match="invalid args"):
+            client.register_cuda_shared_memory("r", handle, 2, 64)
+        client.register_cuda_shared_memory("r", handle, 1, 64)
+        with pytest.raises(InferenceServerException, match="already in manager"):
+            client.register_cuda_shared_memory("r", handle, 1, 64)
+        with pytest.raises(InferenceServerException, match="registered as CUDA shared"):
+            client.get_system_shared_memory_status("r")
+        status = client.get_cuda_shared_memory_status("r")
+        if module is triton_http:
+            assert status == [{"name": "r", "device_id": 1, "byte_size": 64}]
+        else:
+            region = status.regions["r"]
+            assert (region.name, region.device_id, region.byte_size) == ("r", 1, 64)
+        tensor = module.InferInput("X", [1], "INT32")
+        tensor.set_shared_memory("r", 4)
+        # This machine has no CUDA: what the worker cannot open it says.
+        with pytest.raises(InferenceServerException, match="CUDA shared memory of dev"):
+            client.infer("second", [tensor])
+        client.unregister_cuda_shared_memory("r")
+        with pytest.raises(InferenceServerException, match="Unable to find shared mem"):
+            client.infer("second", [tensor])

@@ -454,9 +454,9 @@ def test_what_an_old_version_takes_is_not_learned_for_the_new_one() -> None:
 def test_tensors_in_shared_memory_go_on_to_the_steps() -> None:
     request = add_sub_request()
     for tensor in request.inputs:
-        tensor.parameters[REGION_PARAMETER].string_param = "0:64:key"
+        tensor.parameters[REGION_PARAMETER].string_param = "0:64::key"
     wanted = request.outputs.add(name="OUTPUT0")
-    wanted.parameters[REGION_PARAMETER].string_param = "64:64:key"
+    wanted.parameters[REGION_PARAMETER].string_param = "64:64::key"
     del request.raw_input_contents[:]
     table = RouteTable.of([route(add_sub())])
     body = request.SerializeToString()

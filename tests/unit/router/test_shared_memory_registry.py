@@ -1,5 +1,7 @@
 """Regions of shared memory: who may register what, and what requests may use."""
 
+import base64
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -197,3 +199,51 @@ def test_a_region_that_nobody_unregisters_outlives_its_users() -> None:
     assert names(regions) == ["a"]
     regions.unregister("a")
     assert names(regions) == []
+
+
+HANDLE = bytes(range(64))
+
+
+def gpu_registry() -> SharedMemoryRegistry:
+    return SharedMemoryRegistry(
+        is_allowed=True, size_of=SIZES.get, has_gpu=lambda index: index == 1
+    )
+
+
+def test_memory_on_a_gpu_is_found_by_its_handle() -> None:
+    regions = gpu_registry()
+    regions.register_cuda("g", handle=HANDLE, device=1, byte_size=100)
+    found = regions.resolve("g", 8, 92)
+    assert (found.offset, found.byte_size, found.device) == (8, 92, 1)
+    assert base64.b64decode(found.key) == HANDLE
+    assert SharedMemoryRegion.decode(found.encode()) == found
+    with pytest.raises(InvalidRequestError, match=r"Invalid offset \+ byte size"):
+        regions.resolve("g", 8, 93)
+
+
+@pytest.mark.parametrize(("handle", "device"), [(HANDLE, 0), (HANDLE[1:], 1)])
+def test_what_no_worker_could_open_is_refused(handle: bytes, device: int) -> None:
+    message = "^failed to register shared memory region: invalid args$"
+    with pytest.raises(InvalidRequestError, match=message):
+        gpu_registry().register_cuda("g", handle=handle, device=device, byte_size=1)
+
+
+def test_the_two_kinds_share_their_names_and_nothing_else() -> None:
+    regions = gpu_registry()
+    regions.register("s", place())
+    regions.register_cuda("g", handle=HANDLE, device=1, byte_size=100)
+    with pytest.raises(AlreadyExistsError, match="'s' already in manager"):
+        regions.register_cuda("s", handle=HANDLE, device=1, byte_size=100)
+    with pytest.raises(ModelNotFoundError, match="'g' is registered as CUDA shared"):
+        regions.status("g")
+    with pytest.raises(ModelNotFoundError, match="registered as system shared memory"):
+        regions.status("s", is_cuda=True)
+    with pytest.raises(ModelNotFoundError, match="find cuda shared memory region: 'x'"):
+        regions.status("x", is_cuda=True)
+    regions.unregister("s", is_cuda=True)
+    regions.unregister("g")
+    assert names(regions) == ["s"]
+    assert [one.name for one in regions.status("", is_cuda=True)] == ["g"]
+    regions.unregister("", is_cuda=True)
+    assert regions.status("", is_cuda=True) == ()
+    assert names(regions) == ["s"]

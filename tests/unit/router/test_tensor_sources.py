@@ -59,7 +59,7 @@ def test_the_worker_is_told_where_shared_tensors_are() -> None:
     assert dict(told.inputs[0].parameters) == {
         REGION_PARAMETER: Parameter(string_param=first.encode())
     }
-    assert told.outputs[0].parameters[REGION_PARAMETER].string_param == "228:64:/data"
+    assert told.outputs[0].parameters[REGION_PARAMETER].string_param == "228:64::/data"
     assert SharedMemoryRegion.decode(first.encode()) == first
 
 
@@ -69,7 +69,7 @@ def test_an_output_alone_may_be_shared() -> None:
     )
     share(request.outputs[0])
     told, contents = normal(request)
-    assert told.outputs[0].parameters[REGION_PARAMETER].string_param == "100:64:/data"
+    assert told.outputs[0].parameters[REGION_PARAMETER].string_param == "100:64::/data"
     assert contents == list(told.raw_input_contents) == [bytes(64), bytes(64)]
 
 
@@ -92,7 +92,7 @@ def refusal(request: pb.ModelInferRequest) -> str:
 def test_no_client_names_a_place_itself() -> None:
     request = add_sub_request(outputs=[Request.InferRequestedOutputTensor(name="O")])
     for tensor in (request.inputs[1], request.outputs[0]):
-        tensor.parameters[REGION_PARAMETER].string_param = "0:8:/secret"
+        tensor.parameters[REGION_PARAMETER].string_param = "0:8::/secret"
         assert refusal(request) == "parameter 'nereid_shared_memory' is reserved"
         tensor.parameters.clear()
 
