@@ -24,9 +24,13 @@ from services.core.gpus import Gpu
 from services.core.memory_return import MemoryReturn
 from services.core.nvml import NoNvmlError, list_gpus
 from services.core.process_tuning import prepare_grpc, settle
-from services.core.rate_limits import OFF, is_rate_limited, resource_amounts
+from services.core.rate_limits import (
+    OFF,
+    ResourceAmount,
+    is_rate_limited,
+    resource_amounts,
+)
 from services.worker.device import Device, DeviceKind, choose, parse_device
-from services.worker.turns import Turns
 
 _EXIT_TIMEOUT_S: Final = 30.0
 # Loading is mostly reading files and optimising graphs: a few at once pay.
@@ -80,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         device = parse_device(settings.device)
         chosen = choose(device, _gpus_for(device), os.environ)
-        turns = _turns(settings, device)
+        amounts = _amounts(settings)
     except (ConfigError, ValueError) as error:
         print(f"nereid worker: {error}", file=sys.stderr)  # noqa: T201 - to the user
         return 2
@@ -95,18 +99,17 @@ def main(argv: Sequence[str]) -> int:
     stopping: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda caught, _frame: stopping.put(caught))
-    return _serve(settings, chosen.device, turns, stopping)
+    return _serve(settings, chosen.device, amounts, stopping)
 
 
-def _turns(settings: argparse.Namespace, device: Device) -> Turns | None:
-    """Return what limits the instances of this worker; None: nothing does.
+def _amounts(settings: argparse.Namespace) -> Sequence[ResourceAmount] | None:
+    """Return the resources that instances share; None: nothing limits them.
 
     Raises:
         ValueError: a flag that says nothing of the kind.
     """
     amounts = resource_amounts(settings.rate_limit_resource)
-    limited = is_rate_limited(settings.rate_limit)
-    return Turns(amounts, device.index) if limited else None
+    return tuple(amounts) if is_rate_limited(settings.rate_limit) else None
 
 
 def _gpus_for(device: Device) -> tuple[Gpu, ...]:
@@ -131,10 +134,11 @@ def _told(stopping: "queue.SimpleQueue[int]") -> int | None:
 def _serve(
     settings: argparse.Namespace,
     device: Device,
-    turns: Turns | None,
+    amounts: Sequence[ResourceAmount] | None,
     stopping: "queue.SimpleQueue[int]",
 ) -> int:
     # Not before the environment is set: grpc reads it when it is imported.
+    from services.worker.turns import Turns  # noqa: PLC0415
     from services.worker.worker import Worker  # noqa: PLC0415
 
     worker_id = settings.worker_id or (
@@ -146,7 +150,7 @@ def _serve(
         device,
         give_up=lambda: stopping.put(_HUNG),
         loading_threads=max(settings.model_load_thread_count, 1),
-        turns=turns,
+        turns=None if amounts is None else Turns(amounts, device.index),
     )
     worker.start()
     settle()

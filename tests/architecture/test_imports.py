@@ -1,6 +1,8 @@
 """The rules about who may import whom: see ARCHITECTURE.md."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -299,6 +301,16 @@ def test_messages_stay_at_the_edges() -> None:
 
 def test_the_command_line_imports_no_role_before_it_is_chosen() -> None:
     assert services_of("cli.py") == {"core"}
+
+
+def test_a_worker_sets_its_environment_before_a_runtime_or_grpc_reads_it() -> None:
+    script = (
+        "import sys, services.worker.app\n"
+        "print(*sorted({'grpc', 'numpy', 'onnxruntime', 'torch'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_the_lists_name_only_modules_that_exist() -> None:
