@@ -142,7 +142,8 @@ class Inference:
         self._splits = TrafficSplits(random.random)
         self.on_demand = OnDemand(reactor, limits or QueueLimits())
         self._shadows = Shadows(self._admission, reactor, pool)
-        self._schedulers: dict[int, RouteScheduler] = {}
+        # Never changed but replaced: readiness is asked for by other threads.
+        self._schedulers: Mapping[int, RouteScheduler] = {}
         # Who stands before each: it itself, unless it is traced or has a cache.
         self._takers: Mapping[int, Taker] = {}
         self._tracer: Tracer | None = None
@@ -310,7 +311,10 @@ class Inference:
 
     def _withdraw(self, scheduler: RouteScheduler) -> None:
         """Send no more clients to ``scheduler``; refuse who would wait for ever."""
-        del self._schedulers[scheduler.route.generation]
+        withdrawn = scheduler.route.generation
+        self._schedulers = {
+            g: each for g, each in self._schedulers.items() if g != withdrawn
+        }
         self._first_instances.look()
         self._retired.add(scheduler)
         if not scheduler.has_instance:
@@ -370,7 +374,7 @@ class Inference:
         return (
             not self.stopping
             and self.table.ready
-            and all(each.has_instance for each in tuple(self._schedulers.values()))
+            and all(each.has_instance for each in self._schedulers.values())
         )
 
     def stop(self) -> None:
@@ -399,12 +403,12 @@ class Inference:
         if route.config.ensemble is not None:
             counted = self.statistics.of_route(route)
             ensemble = EnsembleScheduler(route, self._admission, counted)
-            self._schedulers[route.generation] = ensemble
+            self._schedulers = {**self._schedulers, route.generation: ensemble}
             _log.info("route added", model=route.model, version=route.version)
             return
         scheduler = self._scheduler_with_instances(route)
         scheduler.statistics = self.statistics.of_route(route)
-        self._schedulers[route.generation] = scheduler
+        self._schedulers = {**self._schedulers, route.generation: scheduler}
         self.dispatcher.register(scheduler)
         _log.info("route added", model=route.model, version=route.version)
 
