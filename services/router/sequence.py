@@ -43,7 +43,8 @@ class Sequence(Generic[RequestT]):
         number: Of its newest life: START begins a new one.
         held: The number of the life whose state its instance has; 0: none.
         executing: The request that is being executed, if any.
-        expires_ns: When it has waited too long for a slot; None: never.
+        expires_ns: When it has waited too long for a slot; None: never. Only while
+            it waits.
     """
 
     correlation_id: CorrelationId

@@ -91,5 +91,4 @@ class SequenceSlots(Generic[RequestT, InstanceT]):
                 return
             sequence = self.backlog.popleft()
             sequence.slot = slots.index(None)
-            sequence.expires_ns = None
             slots[sequence.slot] = sequence

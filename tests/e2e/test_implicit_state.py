@@ -249,10 +249,10 @@ def test_clients_see_neither_the_states_nor_what_tells_them_apart(
 def test_memory_stays_flat_over_thousands_of_sequences(
     stack: Stack, client: triton.InferenceServerClient
 ) -> None:
-    worker = stack.process_of("worker")
+    processes = [stack.process_of(role) for role in ("worker", "router")]
     for n in range(1, 101):
         whole(client, "large", n, [1, 1])
-    before_mib = resident_mib(worker)
+    before_mib = [resident_mib(pid) for pid in processes]
     for n in range(1, 2001):
         assert whole(client, "large", n, [1, 1]) == [1, 2]
     # Others are begun anew, or fall silent and lose their place to the next.
@@ -260,9 +260,9 @@ def test_memory_stays_flat_over_thousands_of_sequences(
         send(client, "large", 1, 1, "start")
     for n in range(100, 100 + 3 * ROWS):
         assert send(client, "large", n, 1, "start") == 1
-    kept_mib = resident_mib(worker) - before_mib
     # Kept, they would be 500 MiB.
-    assert kept_mib < 40 * STATE_MIB + 40
+    for pid, before in zip(processes, before_mib, strict=True):
+        assert resident_mib(pid) - before < 40 * STATE_MIB + 40
 
 
 def resident_mib(pid: int) -> float:

@@ -33,9 +33,12 @@ class MoodyStore(NoStore):
         super().__init__()
         self.is_away = False
         self.tried = asyncio.Event()
+        self.may_save = asyncio.Event()
+        self.may_save.set()
 
     async def save_state(self, key: str, data: bytes, expires_ms: int) -> None:
         self.tried.set()
+        await self.may_save.wait()
         if self.is_away:
             raise StoreAwayError("away")
         await super().save_state(key, data, expires_ms)
@@ -107,3 +110,17 @@ async def test_a_store_without_redis_lets_go_of_what_has_expired() -> None:
     await store.save_state("other", b"state", 10_000)
     assert await store.state("k") == b""
     assert await store.state("other") == b"state"
+
+
+async def test_a_state_that_comes_while_an_older_one_is_written_is_written_too(
+    states: StateCheckpoints, store: MoodyStore
+) -> None:
+    router = Router()
+    store.may_save.clear()
+    states.save(router, "k", 1, b"old", 1000)
+    await asyncio.wait_for(store.tried.wait(), WAIT_S)
+    states.save(router, "k", 2, b"new", 1000)
+    store.may_save.set()
+    assert await router.next() == StateStored(key="k", step=1)
+    assert await router.next() == StateStored(key="k", step=2)
+    assert await store.state("k") == b"new"

@@ -536,6 +536,8 @@ def test_a_sequence_goes_on_elsewhere_with_the_state_after_its_last_answer(
     if is_confirmed:
         stage.confirm()
     stage.lose(first)
+    assert stage.scheduler._resumption is not None
+    assert stage.scheduler._resumption._arrived == {}
     second = stage.instance()
     if is_confirmed:
         assert second.held == []

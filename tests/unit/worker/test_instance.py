@@ -259,20 +259,27 @@ def test_each_stream_has_states_of_its_own_until_it_ends_or_says_so() -> None:
 
 def test_a_model_that_forgets_costs_every_stream_and_the_answer_being_made() -> None:
     routers, held = PuppetRouters(), Held()
-    instance = Instance("m_0", held, routers.open)
+    executed: list[bytes] = []
+
+    def remember(message: bytes) -> bytes:
+        executed.append(message)
+        return held(message)
+
+    instance = Instance("m_0", remember, routers.open)
     instance.connect(["r1", "r2"])
     streams = {s.endpoint: s for s in (routers.accept(), routers.accept())}
     streams["r1"].deliver(b"a")
     assert held.begun.wait(WAIT_S)
+    # What has come and is not begun is the router's again.
+    streams["r1"].deliver(b"late")
     instance.forget()
     assert all(stream.cancelled.is_set() for stream in streams.values())
-    # What came before the cancellation is the router's again.
-    streams["r1"].deliver(b"late")
     held.go_on.set()
     again = {s.endpoint: s for s in (routers.accept(), routers.accept())}
     assert streams["r1"].sent.empty()
     again["r1"].deliver(b"b")
     assert again["r1"].sent.get(timeout=WAIT_S) == b"B"
+    assert executed == [b"a", b"b"]
     leave(instance, *again.values())
 
 

@@ -6,6 +6,7 @@ import queue
 import shutil
 import signal
 import tempfile
+import threading
 import venv
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from services.worker.backend import (
 )
 from services.worker.backends.python import PythonRuntime, initialize_order
 from services.worker.device import Device, DeviceKind
+from services.worker.python_backend.frames import Frame
 from services.worker.python_backend.host.python_model import DecoupledPythonModel
 from services.worker.request_details import RequestDetails
 from tests.unit.worker.python_backend.python_models import (
@@ -745,7 +747,9 @@ def test_release_flags_that_nobody_knows_are_refused(
     assert f"unknown release flags: {flags}" in failure(answer)[1]
 
 
-def test_a_decoupled_model_may_answer_and_want_a_request_back(tmp_path: Path) -> None:
+def test_a_decoupled_model_may_answer_and_want_a_request_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -773,7 +777,16 @@ class TritonPythonModel:
                 model.execute_decoupled([call(0)], answers.deliver, answers.cancel_with)
             )
 
+        # Its answer comes late, but not too late.
+        streamed, has_ended = model._streamed, threading.Event()
+
+        def streamed_late(frame: Frame) -> None:
+            has_ended.wait(0.2)
+            streamed(frame)
+
+        monkeypatch.setattr(model._conversation, "_on_streamed", streamed_late)
         assert execute() == [Rescheduled()]
+        has_ended.set()
         assert answers.next() == (0, [1], False)
         assert execute() == [None]
         assert answers.next() == (0, [0], True)
