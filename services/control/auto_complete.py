@@ -125,7 +125,7 @@ def fill_tensors(
     Args:
         config: After ``fill_backend``; changed in place.
         found: The worker's answer: ``input`` and ``output`` with full shapes,
-            batch dimension included.
+            batch dimension included; ``max_batch_size`` if the file says it.
         default_max_batch_size: For models that can batch.
 
     Raises:
@@ -135,7 +135,8 @@ def fill_tensors(
     tensors: list[_Tensor] = [*found.input, *found.output]
     if all(tensor.dims[:1] == [VARIABLE] for tensor in tensors):
         if config.max_batch_size == 0:
-            config.max_batch_size = max(default_max_batch_size, 0)
+            most = found.max_batch_size or default_max_batch_size
+            config.max_batch_size = max(most, 0)
         if config.max_batch_size > 1 and not config.WhichOneof("scheduling_choice"):
             config.dynamic_batching.SetInParent()
     elif config.max_batch_size != 0:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from services.control.missing_backend import no_backend
 from services.control.model_registry import (
     DeviceKind,
     PlacedInstance,
@@ -77,11 +78,7 @@ def place(
         key=lambda worker: worker.worker_id,
     )
     if groups and not able:
-        msg = (
-            f"unable to find backend library for backend '{backend}', try specifying "
-            "runtime on the model configuration."
-        )
-        return Placed(instances={}, problems=(msg,))
+        return Placed(instances={}, problems=(no_backend(backend),))
     loads = Counter(
         {worker.worker_id: load.get(worker.worker_id, 0) for worker in able}
     )

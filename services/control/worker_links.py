@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from services.control.commands import WorkerOrder
+from services.control.missing_backend import no_backend
 from services.control.model_registry import DeviceKind, Worker
 from services.core.errors import ConfigError
 from services.core.process_use import ProcessUse
@@ -62,15 +63,12 @@ class WorkerLinks:
         """Return a worker that can import ``backend``.
 
         Raises:
-            ConfigError: there is none, in Triton's words.
+            ConfigError: there is none.
         """
         for _, link in sorted(self._links.items()):
             if backend in link.worker.backends:
                 return link
-        raise ConfigError(
-            f"unable to find backend library for backend '{backend}', try specifying"
-            " runtime on the model configuration."
-        )
+        raise ConfigError(no_backend(backend))
 
     def order(self, worker_id: str, order: WorkerOrder) -> None:
         """Send an order to one worker.

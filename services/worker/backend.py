@@ -70,10 +70,17 @@ class FoundTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundModel:
-    """What a model file says about its tensors."""
+    """What a model file says about its tensors.
+
+    Attributes:
+        inputs: In the file's order.
+        outputs: In the file's order.
+        max_batch_size: The most rows that it takes; 0 if it does not say.
+    """
 
     inputs: tuple[FoundTensor, ...]
     outputs: tuple[FoundTensor, ...]
+    max_batch_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,12 @@ from numpy.typing import NDArray
 from services.core import byte_tensor, wire_format
 from services.core.errors import InternalError, InvalidRequestError, ServingError
 from services.worker.batch import Batch, Member, Refusal
-from services.worker.gather import GatherBuffer, gather_elements
+from services.worker.gather import (
+    Allocate,
+    GatherBuffer,
+    gather_elements,
+    pageable,
+)
 from services.worker.layout import Layout, Span
 from services.worker.request_reader import Request, RequestReader
 from services.worker.signature import Signature
@@ -37,11 +42,18 @@ class _Assembly:
 class BatchDecoder:
     """Decodes the batches of one instance, one at a time."""
 
-    def __init__(self, signature: Signature, reader: RequestReader) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        reader: RequestReader,
+        allocate: Allocate = pageable,
+    ) -> None:
         """Allocate the input buffers."""
         self._signature = signature
         self._reader = reader
-        self._buffers = [GatherBuffer(spec, signature) for spec in signature.inputs]
+        self._buffers = [
+            GatherBuffer(spec, signature, allocate) for spec in signature.inputs
+        ]
         self._uniform = UniformDecoder(signature, reader)
         self._has_bytes = any(
             spec.datatype.byte_size is None for spec in signature.inputs

@@ -12,6 +12,7 @@ from services.worker.backend import Backend
 from services.worker.batch import Batch, Refusal
 from services.worker.batch_decoder import BatchDecoder
 from services.worker.exhaustion import is_exhaustion
+from services.worker.gather import Allocate, pageable
 from services.worker.reply_encoder import Part, ReplyEncoder, encode_error
 from services.worker.request_reader import RequestReader
 from services.worker.scatter import scatter
@@ -30,13 +31,26 @@ class Execution:
     Its owner calls it from one thread at a time.
     """
 
-    def __init__(self, signature: Signature, backend: Backend, clock: Clock) -> None:
-        """Prepare the buffers and templates of one instance."""
+    def __init__(
+        self,
+        signature: Signature,
+        backend: Backend,
+        clock: Clock,
+        allocate: Allocate = pageable,
+    ) -> None:
+        """Prepare the buffers and templates of one instance.
+
+        Args:
+            signature: Of the model.
+            backend: Executes.
+            clock: For the batches' timing.
+            allocate: Returns the memory in which inputs are gathered.
+        """
         self._signature = signature
         self._backend = backend
         self._now_ns = clock.now_ns
         reader = RequestReader(signature, wire.parse_request, wire.canonical_request)
-        self._decoder = BatchDecoder(signature, reader)
+        self._decoder = BatchDecoder(signature, reader, allocate)
         self._encoder = ReplyEncoder(signature)
         self._names = tuple(spec.name for spec in signature.outputs)
 

@@ -1,6 +1,7 @@
 """Reused memory in which the tensors of a batch are put together."""
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,15 @@ _MIN_BYTES: Final = 4096
 _KEPT_BYTES: Final = 64 << 20
 
 
+Bytes: TypeAlias = NDArray[np.uint8]
+Allocate: TypeAlias = Callable[[int], Bytes]
+
+
+def pageable(size: int) -> Bytes:
+    """Return memory like any other."""
+    return np.empty(size, np.uint8)
+
+
 class GatherBuffer:
     """The bytes of one input, for the batch at hand.
 
@@ -20,10 +30,20 @@ class GatherBuffer:
     when a smaller batch comes.
     """
 
-    __slots__ = ("_dtype", "_kept_bytes", "_memory", "_views", "bytes_view")
+    __slots__ = (
+        "_allocate_bytes",
+        "_dtype",
+        "_kept_bytes",
+        "_memory",
+        "_views",
+        "bytes_view",
+    )
 
-    def __init__(self, spec: TensorSpec, signature: Signature) -> None:
+    def __init__(
+        self, spec: TensorSpec, signature: Signature, allocate: Allocate = pageable
+    ) -> None:
         """Make room for a full batch where its size is known beforehand."""
+        self._allocate_bytes = allocate
         self._dtype = spec.datatype.numpy_dtype
         rows = max(signature.max_batch_size, 1)
         fixed = -1 not in spec.dims and not self._dtype.hasobject
@@ -65,7 +85,7 @@ class GatherBuffer:
         return view
 
     def _allocate(self, size: int) -> None:
-        self._memory = np.empty(size, np.uint8)
+        self._memory = self._allocate_bytes(size)
         self.bytes_view = self._memory.data
         self._views.clear()
 

@@ -34,6 +34,8 @@ from services.worker.backend import (
 )
 from services.worker.backend_check import require_backends
 from services.worker.execution import Execution
+from services.worker.gather import Allocate
+from services.worker.host_memory import input_memory
 from services.worker.instance import (
     AnyRun,
     Instance,
@@ -349,8 +351,14 @@ class Loader:
             fronts = [_front(source, signature, each) for each in backends]
             tells_states = source.config.checkpoints_states
             bare = [
-                _run(signature, each, self._clock, tells_states=tells_states)
-                for each in fronts
+                _run(
+                    signature,
+                    each,
+                    self._clock,
+                    input_memory(source, place),
+                    tells_states=tells_states,
+                )
+                for each, place in zip(fronts, places, strict=True)
             ]
             names = [place.name for place in places]
             warm_up(source, list(zip(names, bare, strict=True)))
@@ -417,7 +425,12 @@ def _front(
 
 
 def _run(
-    signature: Signature, backend: AnyBackend, clock: Clock, *, tells_states: bool
+    signature: Signature,
+    backend: AnyBackend,
+    clock: Clock,
+    allocate: Allocate,
+    *,
+    tells_states: bool,
 ) -> AnyRun:
     """Return what answers the batches of one instance."""
     if isinstance(backend, DecoupledBackend):
@@ -427,10 +440,10 @@ def _run(
         return _stateful(backend, by_request.run, tells_states=tells_states)
     if isinstance(backend, RequestBackend):
         return RequestExecution(signature, backend, clock).run
+    execution = Execution(signature, backend, clock, allocate)
     if isinstance(backend, StatefulBackend):
-        by_array = Execution(signature, backend, clock)
-        return _stateful(backend, by_array.run, tells_states=tells_states)
-    return Execution(signature, backend, clock).run
+        return _stateful(backend, execution.run, tells_states=tells_states)
+    return execution.run
 
 
 def _stateful(

@@ -116,7 +116,7 @@ class Worker:
                 uuid=device.uuid,
                 memory_bytes=device.memory_bytes,
             ),
-            backends=backends.available_backends(),
+            backends=backends.available_backends(has_gpu=is_gpu),
             generations=generations,
             started_ms=process_use().started_ms,
         )

@@ -62,6 +62,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         (models / name / "1" / "model.py").write_text(textwrap.dedent(PLACE))
         groups = f"instance_group [ {group} ]" if group else ""
         (models / name / "config.pbtxt").write_text(TENSORS + groups)
+    (models / "plan" / "1").mkdir(parents=True)
+    (models / "plan" / "1" / "model.plan").write_bytes(b"an engine")
     with started_stack(
         models,
         "--exit-on-error=false",
@@ -144,6 +146,11 @@ def test_onnx_runtime_without_cuda_does_not_run_a_gpu_instance_on_the_cpu(
     stack: Stack,
 ) -> None:
     assert "needs ONNX Runtime's CUDAExecutionProvider" in reason(stack, "simple")
+
+
+def test_a_plan_without_tensorrt_says_what_is_missing(stack: Stack) -> None:
+    text = "it takes a GPU, and nereid with the extra 'tensorrt'"
+    assert text in reason(stack, "plan")
 
 
 def test_a_gpu_that_is_asked_for_and_not_there_ends_the_start(tmp_path: Path) -> None:

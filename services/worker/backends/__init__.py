@@ -20,11 +20,13 @@ class BackendEntry:
         module: Ours; it has a function ``runtime() -> Runtime``.
         requires: The packages that must be importable.
         extra: Of our distribution, that installs them.
+        needs_gpu: A worker of a CPU does not offer it.
     """
 
     module: str
     requires: tuple[str, ...]
     extra: str
+    needs_gpu: bool = False
 
 
 BACKENDS: Final[Mapping[str, BackendEntry]] = {
@@ -35,6 +37,12 @@ BACKENDS: Final[Mapping[str, BackendEntry]] = {
     ),
     "python": BackendEntry(
         module="services.worker.backends.python", requires=(), extra=""
+    ),
+    "tensorrt": BackendEntry(
+        module="services.worker.backends.tensorrt",
+        requires=("tensorrt",),
+        extra="tensorrt",
+        needs_gpu=True,
     ),
     **{
         name: BackendEntry(
@@ -57,12 +65,16 @@ def backend_name(config: ModelConfig) -> str:
     return config.backend or PLATFORMS.get(config.platform, "")
 
 
-def available_backends() -> tuple[str, ...]:
+def available_backends(*, has_gpu: bool) -> tuple[str, ...]:
     """Return the backends whose packages are installed, without importing them.
 
     A package of somebody else cannot take the name of one of ours.
     """
-    ours = (name for name, entry in BACKENDS.items() if not _missing(entry))
+    ours = (
+        name
+        for name, entry in BACKENDS.items()
+        if not _missing(entry) and (has_gpu or not entry.needs_gpu)
+    )
     return (*ours, *(name for name in installed_backends() if name not in BACKENDS))
 
 

@@ -20,6 +20,7 @@ from services.worker.backend import (
     Tensors,
 )
 from services.worker.backends.onnxruntime_binding import (
+    GPU_WORTH_BYTES,
     WORTH_BYTES,
     OutputBinding,
     UnforeseenShapeError,
@@ -35,6 +36,8 @@ from services.worker.backends.onnxruntime_session import (
     open_session,
 )
 from services.worker.device import DeviceKind
+from services.worker.gather import Allocate
+from services.worker.host_memory import output_memory
 from services.worker.model_check import check_model
 from services.worker.signature import input_specs, state_output_specs, state_specs
 
@@ -78,7 +81,9 @@ class OnnxRuntime:
             if session is None:
                 session = sessions[kind] = open_session(source, settings, kind)
                 check_model(config, found_model(session))
-            models.append(OnnxModel(session, config, settings.run_entries(kind)))
+            entries = settings.run_entries(kind)
+            memory = output_memory(source, place)
+            models.append(OnnxModel(session, source, kind, entries, memory))
         unused = unused_accelerators(config, sessions)
         if unused:
             _log.warning(
@@ -103,10 +108,13 @@ class OnnxModel:
     def __init__(
         self,
         session: ort.InferenceSession,
-        config: ModelConfig,
+        source: ModelSource,
+        kind: InstanceKind,
         run_entries: dict[str, str],
+        allocate: Allocate,
     ) -> None:
-        """Share ``session`` with the model's other instances."""
+        """Share ``session`` with the model's other instances of the same kind."""
+        config = source.config
         self.session = session
         self._model = config.name
         self._options = _run_options(run_entries)
@@ -116,7 +124,7 @@ class OnnxModel:
         given = (*config.outputs, *state_output_specs(config))
         self._bf16_outputs = _names(given, DataType.BF16)
         self._has_bf16 = bool(self._bf16_inputs or self._bf16_outputs)
-        self._binding = self._make_binding(config)
+        self._binding = self._make_binding(config, kind, allocate)
 
     def execute(self, inputs: Tensors, output_names: Sequence[str]) -> Tensors:
         """Run one batch; see Backend."""
@@ -141,7 +149,9 @@ class OnnxModel:
         self._binding = None
         del self.session
 
-    def _make_binding(self, config: ModelConfig) -> OutputBinding | None:
+    def _make_binding(
+        self, config: ModelConfig, kind: InstanceKind, allocate: Allocate
+    ) -> OutputBinding | None:
         """Return kept outputs, if shapes are foreseen and some are large."""
         shapes = [
             {node.name: node.shape for node in nodes}
@@ -151,11 +161,12 @@ class OnnxModel:
         is_plain = not self._texts and not config.states
         plans = output_plans(config, *shapes) if is_plain else ()
         # Without it a BF16 output is copied once more.
-        worth_bytes = 0 if self._bf16_outputs else WORTH_BYTES
+        usual_bytes = GPU_WORTH_BYTES if kind is InstanceKind.GPU else WORTH_BYTES
+        worth_bytes = 0 if self._bf16_outputs else usual_bytes
         if not plans or not is_worth_it(plans, config, worth_bytes):
             return None
         return OutputBinding(
-            self.session, plans, self._bf16_inputs, _pageable, worth_bytes
+            self.session, plans, self._bf16_inputs, allocate, worth_bytes
         )
 
     def _run_bound(
@@ -229,10 +240,6 @@ def _kind(source: ModelSource, place: InstancePlace) -> InstanceKind:
     if kind is InstanceKind.CPU or not has_gpu:
         return InstanceKind.CPU
     return InstanceKind.GPU
-
-
-def _pageable(size: int) -> NDArray[np.uint8]:
-    return np.empty(size, np.uint8)
 
 
 def _names(tensors: Sequence[Any], datatype: DataType) -> frozenset[str]:

@@ -11,7 +11,7 @@ where (in brackets) ONNX Runtime's arena, which keeps pages too, is switched off
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 from services.core.datatype import DataType
 from services.core.model_config import ModelConfig
 from services.worker.backend import Tensors
+from services.worker.gather import Allocate, Bytes
 
-# From so many bytes on it pays.
+# From so many bytes on it pays; for what comes from a GPU into pinned memory, sooner.
 WORTH_BYTES: Final = 2 << 20
+GPU_WORTH_BYTES: Final = 16 << 10
 
 # Above this memory is not kept.
 _KEPT_BYTES: Final = 64 << 20
@@ -33,7 +35,6 @@ _BFLOAT16: Final = 16  # onnx.TensorProto.BFLOAT16
 _OTHER_SHAPE: Final = re.compile("computed output shape|shape verification failed")
 
 Shape: TypeAlias = tuple[int, ...]
-Allocate: TypeAlias = Callable[[int], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,7 @@ class OutputBinding:
         self._bf16_inputs = bf16_inputs
         self._allocate = allocate
         self._worth_bytes = worth_bytes
-        self._memory: dict[str, NDArray[np.uint8]] = {}
+        self._memory: dict[str, Bytes] = {}
         self._binding = session.io_binding()
         self._bound: dict[str, Shape] = {}
         self._arrays: dict[str, NDArray[Any]] = {}

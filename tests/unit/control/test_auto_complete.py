@@ -159,6 +159,12 @@ def test_the_batcher_is_switched_on_above_one_row(
     assert config.HasField("dynamic_batching") is has_batcher
 
 
+def test_a_file_that_tells_its_largest_batch_is_believed() -> None:
+    assert filled("", "max_batch_size: 9 " + BATCHED).max_batch_size == 9
+    written = filled("max_batch_size: 2", "max_batch_size: 9 " + BATCHED)
+    assert written.max_batch_size == 2
+
+
 def test_without_batching_shapes_stay_whole() -> None:
     assert filled("", BATCHED, 0).input[0].dims == [-1, 4]
 

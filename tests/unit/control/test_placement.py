@@ -228,3 +228,14 @@ def test_cpu_workers_differ_by_one_instance_at_most(
     counts = [len(answer.instances.get(each.worker_id, ())) for each in workers]
     assert sum(counts) == count
     assert max(counts) - min(counts) <= 1
+
+
+def test_a_backend_of_ours_that_nobody_has_says_what_it_takes() -> None:
+    (problem,) = place(
+        model="m",
+        backend="tensorrt",
+        groups=[InstanceGroup(name="m_0", kind=InstanceKind.GPU, count=1)],
+        workers=[],
+    ).problems
+    assert problem.startswith("unable to find backend library for backend 'tensorrt',")
+    assert "it takes a GPU, and nereid with the extra 'tensorrt'." in problem

@@ -41,7 +41,7 @@ def test_a_backend_that_is_not_installed_says_how_to_install_it(
     monkeypatch.setattr(backends, "BACKENDS", {"absent": entry})
     with pytest.raises(ConfigError, match=r"needs no_such_package, .* the extra it"):
         backends.find_runtime(model("absent"))
-    assert backends.available_backends() == ()
+    assert backends.available_backends(has_gpu=False) == ()
 
 
 def test_a_backend_that_cannot_be_imported_says_why(
@@ -57,7 +57,7 @@ def test_no_runtime_is_imported_before_a_model_needs_it() -> None:
     program = (
         "import sys, services.worker.app, services.worker.worker;"
         "from services.worker import backends;"
-        "assert 'onnxruntime' in backends.available_backends();"
+        "assert 'onnxruntime' in backends.available_backends(has_gpu=False);"
         "sys.exit('onnxruntime' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", program], check=False)
