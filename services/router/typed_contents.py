@@ -40,6 +40,16 @@ _FIELD_DATATYPES: Final[Mapping[str, str]] = {
     "fp64_contents": "FP64",
     "bytes_contents": "BYTES",
 }
+# What the fields hold.
+_WIDE: Final[Mapping[str, type[np.generic]]] = {
+    "bool_contents": np.bool_,
+    "int_contents": np.int32,
+    "int64_contents": np.int64,
+    "uint_contents": np.uint32,
+    "uint64_contents": np.uint64,
+    "fp32_contents": np.float32,
+    "fp64_contents": np.float64,
+}
 
 
 def raw_contents(
@@ -77,7 +87,8 @@ def raw_contents(
     values = getattr(tensor.contents, field)
     if datatype is DataType.BYTES:
         return byte_tensor.encode(values)
-    wide = np.array(values)
+    # Left to itself numpy makes one float64 of small and of large uint64.
+    wide = np.array(values, _WIDE[field])
     narrow = wide.astype(datatype.numpy_dtype)
     if datatype.numpy_dtype.kind in "iu" and not np.array_equal(wide, narrow):
         wrong = wide[wide != narrow][0]

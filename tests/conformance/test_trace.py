@@ -1,6 +1,7 @@
 """The trace extension through NVIDIA's clients, and the files that come of it."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -228,3 +229,23 @@ def test_what_is_left_is_written_when_the_stack_stops(
     requests = requests_in(file)
     assert Counter(request["model_name"] for request in requests) == {"simple": 5}
     assert [request["id"] for request in requests] == [1, 2, 3, 4, 5]
+
+
+def test_an_answer_of_the_cache_has_no_times_of_an_execution(
+    models: Path, tmp_path: Path
+) -> None:
+    cached = tmp_path / "models"
+    shutil.copytree(models, cached)
+    with (cached / "simple" / "config.pbtxt").open("a") as config:
+        config.write("\nresponse_cache { enable: true }\n")
+    file = tmp_path / "trace.json"
+    flags = [f"--trace-config=triton,file={file}", "--trace-config=rate=1"]
+    flags += ["--trace-config=level=TIMESTAMPS", "--cache-config=local,size=1048576"]
+    with running_stack(cached, *flags) as stack:
+        Traced(stack, tmp_path).infer(HTTP, count=2)
+    missed, hit = requests_in(file)
+    assert tuple(missed["times"]) == (*FIRST[0], *COMPUTE, *FIRST[1])
+    executed = [name for name in COMPUTE if name.startswith("COMPUTE_")]
+    assert not set(executed) & hit["times"].keys()
+    assert {"REQUEST_START", "QUEUE_START", "REQUEST_END"} <= hit["times"].keys()
+    assert list(hit["times"].values()) == sorted(hit["times"].values())
