@@ -1,5 +1,6 @@
 """Writes trace files, on a thread of their own so that nobody waits for a disk."""
 
+import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,10 @@ class TraceFiles:
         """Have pages written, after those before them."""
         if pages:
             self._writer.submit(self._write, pages)
+
+    async def settled(self) -> None:
+        """Return when what was given so far is written."""
+        await asyncio.wrap_future(self._writer.submit(_nothing_more))
 
     def close(self) -> None:
         """Return when everything is written, and every file is complete JSON."""
@@ -55,3 +60,7 @@ class TraceFiles:
         if self._is_begun:
             with Path(self._path).open("a", encoding="utf-8") as file:
                 file.write("]")
+
+
+def _nothing_more() -> None:
+    """Be what comes behind all pages."""

@@ -73,6 +73,9 @@ class Traces:
     async def update(self, model: str, change: TraceChange) -> None:
         """Change the settings of a model, or of all (""); all routers work by them.
 
+        Returns when what was traced under former settings is in its files, unless the
+        disk takes too long.
+
         Raises:
             ServingError: they make no sense; nothing is changed then.
         """
@@ -82,6 +85,9 @@ class Traces:
         self._book.begin(self._settings.scopes())
         await self.collect()
         self._write(self._book.retire(self._settings.scopes()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await self._files.settled()
 
     async def collect(self) -> None:
         """Have all routers report, and work by the settings in force.

@@ -1,5 +1,6 @@
 """Trace files on a real disk."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -24,6 +25,15 @@ def test_files_with_an_index_are_complete_each(tmp_path: Path) -> None:
     found = sorted(each.name for each in tmp_path.iterdir())
     assert found == ["t.json.0", "t.json.1"]
     assert json.loads((tmp_path / "t.json.1").read_text()) == [{"id": 2}]
+
+
+def test_settled_comes_behind_what_was_given(tmp_path: Path) -> None:
+    files = TraceFiles(str(tmp_path / "t.json"))
+    for number in range(50):
+        files.write([IndexedFile((f'{{"id":{number}}}',))])
+    asyncio.run(files.settled())
+    assert len(list(tmp_path.iterdir())) == 50
+    files.close()
 
 
 def test_an_older_file_is_replaced(tmp_path: Path) -> None:
