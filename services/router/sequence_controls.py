@@ -1,15 +1,16 @@
-"""The control tensors of a sequence, as bytes behind a request: pure.
+"""The control tensors of a sequence, as bytes within a request: pure.
 
 A model that keeps state is told, by inputs of its own that no client sends, where a
-request stands in its sequence. Protobuf merges what is appended, so the inputs and
-their contents are simply put behind the client's own bytes.
+request stands in its sequence. They are put behind the client's own inputs, their
+contents behind the client's own contents.
 
 Source: Triton's user guide, "Control Inputs": one value a row.
 """
 
 import hashlib
+import itertools
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from protos import inference_pb2 as pb
@@ -22,7 +23,7 @@ from services.core.model_config_sequences import (
     SequenceControl,
 )
 from services.core.sequence_state import NUMBER_INPUT
-from services.core.wire_format import length_prefix
+from services.core.wire_format import decode_varint, length_prefix
 
 _FORMATS: Final[Mapping[DataType, str]] = {
     DataType.INT32: "<i",
@@ -33,7 +34,11 @@ _FORMATS: Final[Mapping[DataType, str]] = {
     DataType.BOOL: "<?",
 }
 _LONGEST_ID_BYTES: Final = 128
+_MOST_IDS: Final = 4096
 _RAW_FIELD: Final = 7
+# ModelInferRequest.inputs; what comes before has lower ones.
+_INPUT_TAG: Final = 0x2A
+_LENGTH_DELIMITED: Final = 2
 _NUMBER: Final = struct.Struct("<Q")
 
 
@@ -41,12 +46,12 @@ class SequenceControls:
     """Writes the controls of one model's requests."""
 
     __slots__ = (
-        "_flags",
+        "_around_id",
         "_has_numbers",
         "_head",
         "_id_datatype",
+        "_ids",
         "_model",
-        "_order",
         "_replaces_place",
     )
 
@@ -60,25 +65,28 @@ class SequenceControls:
         self._has_numbers = bool(batching.states)
         # A request that is put back stands elsewhere than its client said.
         self._replaces_place = batching.iterative_sequence
-        self._order = tuple(control.kind for _, control in controls)
-        # Contents with tag and length, by kind: for False and for True.
-        self._flags: dict[ControlKind, tuple[bytes, bytes]] = {}
         self._id_datatype: DataType | None = None
+        # The contents of ids that were written lately, with tag and length.
+        self._ids: dict[int | str, bytes] = {}
         message = pb.ModelInferRequest()
         for name, control in controls:
             datatype = control.datatype
             message.inputs.add(name=name, datatype=datatype.value, shape=shape)
             if control.kind is ControlKind.SEQUENCE_CORRID:
                 self._id_datatype = datatype
-            else:
-                no, yes = _flag(control, value=False), _flag(control, value=True)
-                self._flags[control.kind] = (_content(no), _content(yes))
         if self._has_numbers:
             message.inputs.add(name=NUMBER_INPUT, datatype="UINT64", shape=shape)
         self._head = message.SerializeToString()
+        # What comes before the id and behind it, by START, END and READY.
+        self._around_id = {
+            flags: _around_id([control for _, control in controls], *flags)
+            for flags in itertools.product((False, True), repeat=3)
+        }
 
-    def suffix(
+    def write_into(
         self,
+        body: bytes,
+        inputs_end: int,
         correlation_id: int | str,
         *,
         starts: bool,
@@ -86,9 +94,11 @@ class SequenceControls:
         ready: bool = True,
         number: int = 0,
     ) -> bytes:
-        """Return what is appended to a request of the sequence.
+        """Return a request with its controls.
 
         Args:
+            body: The client's, a serialized ModelInferRequest.
+            inputs_end: Where its inputs end.
             correlation_id: Of the sequence.
             starts: Whether the request is its first.
             ends: Whether it is its last.
@@ -98,17 +108,15 @@ class SequenceControls:
         Raises:
             InvalidRequestError: the id does not fit the model's datatype for it.
         """
-        values = {
-            ControlKind.SEQUENCE_START: starts,
-            ControlKind.SEQUENCE_END: ends,
-            ControlKind.SEQUENCE_READY: ready,
-        }
-        parts = [self._head]
-        for kind in self._order:
-            if kind in values:
-                parts.append(self._flags[kind][values[kind]])
-            elif self._id_datatype is not None:
-                parts.append(_content(self._id(correlation_id, self._id_datatype)))
+        before, after = self._around_id[starts, ends, ready]
+        parts = [
+            body[:inputs_end],
+            self._head,
+            body[inputs_end:],
+            before,
+            self._id_content(correlation_id),
+            after,
+        ]
         if self._has_numbers:
             parts.append(_content(_NUMBER.pack(number)))
         if self._replaces_place:
@@ -121,8 +129,19 @@ class SequenceControls:
         Raises:
             InvalidRequestError: it does not fit the model's datatype for it.
         """
-        if self._id_datatype is not None:
-            self._id(correlation_id, self._id_datatype)
+        self._id_content(correlation_id)
+
+    def _id_content(self, correlation_id: int | str) -> bytes:
+        """Return the id's contents with tag and length; nothing if it is not told."""
+        if self._id_datatype is None:
+            return b""
+        content = self._ids.get(correlation_id)
+        if content is None:
+            content = _content(self._id(correlation_id, self._id_datatype))
+            if len(self._ids) >= _MOST_IDS:
+                self._ids.clear()
+            self._ids[correlation_id] = content
+        return content
 
     def _id(self, correlation_id: int | str, datatype: DataType) -> bytes:
         if datatype is DataType.BYTES:
@@ -155,6 +174,29 @@ def _controls(batching: SequenceBatching) -> Iterator[tuple[str, SequenceControl
             yield control_input.name, control
 
 
+def _around_id(
+    controls: Sequence[SequenceControl],
+    starts: bool,  # noqa: FBT001 - one of a product
+    ends: bool,  # noqa: FBT001
+    ready: bool,  # noqa: FBT001
+) -> tuple[bytes, bytes]:
+    """Return the contents that precede the id's, and those that follow."""
+    values = {
+        ControlKind.SEQUENCE_START: starts,
+        ControlKind.SEQUENCE_END: ends,
+        ControlKind.SEQUENCE_READY: ready,
+    }
+    before: list[bytes] = []
+    after: list[bytes] = []
+    parts = before
+    for control in controls:
+        if control.kind is ControlKind.SEQUENCE_CORRID:
+            parts = after
+        else:
+            parts.append(_content(_flag(control, value=values[control.kind])))
+    return b"".join(before), b"".join(after)
+
+
 def _content(raw: bytes) -> bytes:
     return length_prefix(_RAW_FIELD, len(raw)) + raw
 
@@ -177,3 +219,32 @@ def _place(correlation_id: int | str, *, starts: bool, ends: bool) -> bytes:
     message.parameters["sequence_start"].bool_param = starts
     message.parameters["sequence_end"].bool_param = ends
     return message.SerializeToString()
+
+
+def inputs_end(body: bytes) -> int:
+    """Return where more inputs may be put, behind those of a request.
+
+    That is where a worker expects them, before outputs and contents; or the end, if
+    the fields are in another order than protobuf's own.
+
+    Args:
+        body: A serialized ModelInferRequest.
+    """
+    position = found = 0
+    end = len(body)
+    has_passed = False
+    while position < end:
+        tag = body[position]
+        if tag & 7 != _LENGTH_DELIMITED:
+            return end  # no field of a request
+        length, start = body[position + 1], position + 2
+        if length > 127:  # noqa: PLR2004 - a varint of several bytes
+            length, start = decode_varint(body, position + 1)
+        position = start + length
+        if tag > _INPUT_TAG:
+            has_passed = True
+        elif has_passed:
+            return end
+        else:
+            found = position
+    return found

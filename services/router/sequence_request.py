@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 from protos import inference_pb2 as pb
 from services.router.pending_request import PendingRequest
 from services.router.request_split import split_request
-from services.router.sequence_controls import SequenceControls
+from services.router.sequence_controls import SequenceControls, inputs_end
 from services.router.streamed_replies import DecoupledRequest, takes_many
 
 
@@ -15,9 +15,9 @@ class SequenceRequest:
     Attributes:
         client: The client's own request.
         request: Whom answers go to: the same, or what stands for it.
-        body: The client's bytes; with the control tensors behind them once ``tell``
-            was called.
+        body: The client's bytes; with the control tensors once ``tell`` was called.
         number: Of the sequence's life.
+        inputs_end: Where in the client's bytes its inputs end.
     """
 
     __slots__ = (
@@ -28,6 +28,7 @@ class SequenceRequest:
         "correlation_id",
         "ends",
         "enqueued_ns",
+        "inputs_end",
         "number",
         "priority",
         "request",
@@ -52,6 +53,7 @@ class SequenceRequest:
         self.starts = _is_true(parameters.get("sequence_start"))
         self.ends = _is_true(parameters.get("sequence_end"))
         controls.check_id(self.correlation_id)
+        self.inputs_end = inputs_end(request.body)
         self.body = request.body
         self.rows = request.rows
         self.shape_key = request.shape_key
@@ -72,7 +74,9 @@ class SequenceRequest:
 
     def tell(self) -> None:
         """Have the model told where in its sequence the request now stands."""
-        self.body = self.client.body + self._controls.suffix(
+        self.body = self._controls.write_into(
+            self.client.body,
+            self.inputs_end,
             self.correlation_id,
             starts=self.starts,
             ends=self.ends,
@@ -150,8 +154,13 @@ class GapRequest:
 
     def __init__(self, like: SequenceRequest, controls: SequenceControls) -> None:
         """Have the tensors of ``like``, and controls that say "not ready"."""
-        self.body = like.client.body + controls.suffix(
-            0, starts=False, ends=False, ready=False
+        self.body = controls.write_into(
+            like.client.body,
+            like.inputs_end,
+            0,
+            starts=False,
+            ends=False,
+            ready=False,
         )
         self.rows = like.rows
         self.shape_key: Hashable = like.shape_key

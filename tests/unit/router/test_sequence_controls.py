@@ -3,6 +3,8 @@
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from protos import inference_pb2 as pb
 from services.core.datatype import DataType
@@ -13,7 +15,8 @@ from services.core.model_config_sequences import (
     SequenceControl,
     SequenceControlInput,
 )
-from services.router.sequence_controls import SequenceControls
+from services.core.wire_format import skip_field
+from services.router.sequence_controls import SequenceControls, inputs_end
 from tests.unit.router.routes import add_sub_request
 
 
@@ -43,7 +46,8 @@ def told(
     batching = SequenceBatching(control_inputs=inputs)
     controls = SequenceControls("seq", batching, is_batched=is_batched)
     places = {"starts": False, "ends": False, **flags}
-    return pb.ModelInferRequest.FromString(controls.suffix(correlation_id, **places))
+    body = controls.write_into(b"", 0, correlation_id, **places)
+    return pb.ModelInferRequest.FromString(body)
 
 
 def test_each_flag_has_the_value_the_model_declared() -> None:
@@ -121,15 +125,79 @@ def test_an_id_that_does_not_fit_is_refused(
         told(corrid, correlation_id=correlation_id)
 
 
-def test_appended_to_a_request_the_controls_are_its_last_inputs() -> None:
+def fields(request: pb.ModelInferRequest) -> list[bytes]:
+    """Return a request's fields, one by one."""
+    body = request.SerializeToString(deterministic=True)
+    found, position = [], 0
+    while position < len(body):
+        _, end = skip_field(body, position)
+        found.append(body[position:end])
+        position = end
+    return found
+
+
+@given(st.permutations(range(9)))
+def test_the_controls_are_a_requests_last_inputs_in_whatever_order_it_came(
+    order: list[int],
+) -> None:
     batching = SequenceBatching(
         control_inputs=(control(ControlKind.SEQUENCE_START, DataType.INT32),)
     )
     controls = SequenceControls("seq", batching, is_batched=True)
-    suffix = controls.suffix(1, starts=True, ends=False)
-    merged = pb.ModelInferRequest.FromString(
-        add_sub_request().SerializeToString() + suffix
-    )
+    request = add_sub_request(id="i")
+    request.parameters["sequence_id"].int64_param = 1
+    request.outputs.add(name="OUTPUT0")
+    request.outputs.add(name="OUTPUT1")
+    parts = fields(request)
+    assert len(parts) == len(order)
+    # Of one kind they stay in their order: it is part of what they say.
+    kinds = sorted(range(len(parts)), key=lambda n: order[n])
+    shuffled = [parts[n] for n in kinds]
+    for tag in {part[0] for part in parts}:
+        same = iter([part for part in parts if part[0] == tag])
+        shuffled = [next(same) if part[0] == tag else part for part in shuffled]
+    body = b"".join(shuffled)
+    whole = controls.write_into(body, inputs_end(body), 1, starts=True, ends=False)
+    merged = pb.ModelInferRequest.FromString(whole)
     names = [tensor.name for tensor in merged.inputs]
     assert names == ["INPUT0", "INPUT1", "SEQUENCE_START"]
-    assert merged.raw_input_contents[2] == struct.pack("<i", 1)
+    raws = [*request.raw_input_contents, struct.pack("<i", 1)]
+    assert list(merged.raw_input_contents) == raws
+
+
+def test_what_came_in_order_stays_in_order() -> None:
+    batching = SequenceBatching(
+        control_inputs=(control(ControlKind.SEQUENCE_START, DataType.INT32),)
+    )
+    controls = SequenceControls("seq", batching, is_batched=True)
+    request = add_sub_request(id="i")
+    request.outputs.add(name="OUTPUT0")
+    body = request.SerializeToString(deterministic=True)
+    whole = controls.write_into(body, inputs_end(body), 1, starts=True, ends=False)
+    parsed = pb.ModelInferRequest.FromString(whole)
+    assert parsed.SerializeToString(deterministic=True) == whole
+
+
+def test_values_come_in_the_order_of_their_inputs_whatever_tells_the_id() -> None:
+    kinds = {
+        ControlKind.SEQUENCE_START: DataType.INT32,
+        ControlKind.SEQUENCE_CORRID: DataType.UINT32,
+        ControlKind.SEQUENCE_END: DataType.INT32,
+    }
+    batching = SequenceBatching(
+        control_inputs=tuple(
+            SequenceControlInput(
+                name=kind.name,
+                controls=control(kind, datatype).controls,
+            )
+            for kind, datatype in kinds.items()
+        )
+    )
+    controls = SequenceControls("seq", batching, is_batched=True)
+    # More ids than are remembered.
+    for correlation_id in (*range(1, 5000), 1, 2):
+        body = controls.write_into(b"", 0, correlation_id, starts=False, ends=True)
+        message = pb.ModelInferRequest.FromString(body)
+        assert [tensor.name for tensor in message.inputs] == [k.name for k in kinds]
+        values = [int.from_bytes(raw, "little") for raw in message.raw_input_contents]
+        assert values == [0, correlation_id, 1]
