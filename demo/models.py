@@ -119,6 +119,28 @@ output [
 ]
 """
 
+# The same; the server keeps the state of each stream of sound.
+SILERO_VAD_STREAM_CONFIG: Final = """\
+name: "silero_vad_stream"
+platform: "onnxruntime_onnx"
+max_batch_size: 0
+input [ { name: "input" data_type: TYPE_FP32 dims: [ 1, 576 ] } ]
+output [ { name: "output" data_type: TYPE_FP32 dims: [ 1, 1 ] } ]
+sequence_batching {
+  max_sequence_idle_microseconds: 60000000
+  oldest { max_candidate_sequences: 64 }
+  state [ {
+    input_name: "state"
+    output_name: "stateN"
+    data_type: TYPE_FP32
+    dims: [ 2, 1, 128 ]
+    initial_state: {
+      name: "silence" data_type: TYPE_FP32 dims: [ 2, 1, 128 ] zero_data: true
+    }
+  } ]
+}
+"""
+
 Write: TypeAlias = Callable[[Path, Packages], None]
 
 
@@ -181,11 +203,15 @@ def write_image_label(model: Path, fetched: Packages) -> None:
 
 
 def write_silero_vad(model: Path, fetched: Packages) -> None:
-    """Write the model that tells speech from other sound."""
-    package = fetched.fetch(packages.SILERO_VAD)
-    weights = package / "silero_vad" / "data" / "silero_vad_openvino_16k.onnx"
-    shutil.copyfile(weights, model / "1" / "model.onnx")
+    """Write the model that tells speech from other sound; the caller has its state."""
+    copy_silero_vad(model, fetched)
     (model / "config.pbtxt").write_text(SILERO_VAD_CONFIG)
+
+
+def write_silero_vad_stream(model: Path, fetched: Packages) -> None:
+    """Write the same as a sequence model: the server keeps the state."""
+    copy_silero_vad(model, fetched)
+    (model / "config.pbtxt").write_text(SILERO_VAD_STREAM_CONFIG)
 
 
 QUICKSTART: Final = ("simple", "magika")
@@ -200,7 +226,15 @@ MODELS: Final[Mapping[str, Write]] = {
     "image_preprocess": write_image_preprocess,
     "image_label": write_image_label,
     "silero_vad": write_silero_vad,
+    "silero_vad_stream": write_silero_vad_stream,
 }
+
+
+def copy_silero_vad(model: Path, fetched: Packages) -> None:
+    """Take the package's own file, for 16 kHz and one stream at a time."""
+    package = fetched.fetch(packages.SILERO_VAD)
+    weights = package / "silero_vad" / "data" / "silero_vad_openvino_16k.onnx"
+    shutil.copyfile(weights, model / "1" / "model.onnx")
 
 
 def instances() -> int:

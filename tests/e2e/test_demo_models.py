@@ -205,6 +205,49 @@ def test_speech_is_told_from_silence_and_noise(
         assert max(speech_probabilities(client, sound)) < 0.2
 
 
+def test_streams_of_sound_whose_state_the_server_keeps_do_not_mix(
+    stack: Stack, fetched: Packages
+) -> None:
+    sounds = [
+        spoken(text, fetched)[: 40 * CHUNK]
+        for text in ("The quick brown fox jumps.", "Pack my box with five dozen jugs.")
+    ]
+    sounds.append(np.zeros(40 * CHUNK, np.float32))
+
+    def ask(number: int) -> tuple[list[float], list[float]]:
+        with triton.InferenceServerClient(f"127.0.0.1:{stack.grpc}") as own:
+            kept = streamed_probabilities(own, sounds[number], f"stream {number}")
+            return kept, speech_probabilities(own, sounds[number])
+
+    with ThreadPoolExecutor(len(sounds)) as pool:
+        found = list(pool.map(ask, range(len(sounds))))
+    for kept, carried in found:
+        assert kept == pytest.approx(carried, abs=1e-6)
+    assert [np.mean(kept) > 0.5 for kept, _ in found] == [True, True, False]
+
+
+def streamed_probabilities(
+    client: triton.InferenceServerClient, sound: NDArray[np.float32], name: str
+) -> list[float]:
+    """Return how likely each chunk is speech; the server keeps the state."""
+    context = np.zeros(CONTEXT, np.float32)
+    found = []
+    starts = range(0, len(sound) - CHUNK + 1, CHUNK)
+    for start in starts:
+        chunk = sound[start : start + CHUNK]
+        row = tensor("input", np.concatenate([context, chunk])[None], "FP32")
+        result = client.infer(
+            "silero_vad_stream",
+            [row],
+            sequence_id=name,
+            sequence_start=start == starts[0],
+            sequence_end=start == starts[-1],
+        )
+        context = chunk[-CONTEXT:]
+        found.append(float(result.as_numpy("output")[0, 0]))
+    return found
+
+
 def code_blocks(file: str, language: str) -> list[str]:
     text = (ROOT / file).read_text()
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
@@ -236,11 +279,12 @@ def test_the_commands_for_text_that_are_shown_work(
 
 
 def test_the_programs_that_are_shown_work(stack: Stack, photos: Path) -> None:
-    photo, speech = code_blocks("docs/demo_models.md", "python")
+    photo, *speech = code_blocks("docs/demo_models.md", "python")
     run = [sys.executable, "-c"]
     shown = output_of([*run, at(stack, photo), str(photos / "coffee.png")])
     assert len(shown.splitlines()) == 3
     assert shown.splitlines()[0].endswith(":espresso")
-    lines = output_of([*run, at(stack, speech)]).splitlines()
-    assert len(lines) == 31
-    assert all(float(line.split()[-1]) < 0.1 for line in lines)
+    carried, kept = (output_of([*run, at(stack, program)]) for program in speech)
+    assert carried == kept
+    assert len(kept.splitlines()) == 31
+    assert all(float(line.split()[-1]) < 0.1 for line in kept.splitlines())
