@@ -1840,3 +1840,90 @@ class TraceTimestamp(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TraceTimestamp: _TypeAlias = TraceTimestamp  # noqa: Y015
+
+@_typing.final
+class FindResponse(_message.Message):
+    """---------------------------------------------------------- response cache"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    """From services/router/response_cache.py."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindResponse: _TypeAlias = FindResponse  # noqa: Y015
+
+@_typing.final
+class FoundResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IS_FOUND_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    is_found: _builtins.bool
+    response: _builtins.bytes
+    """As it was kept."""
+    def __init__(
+        self,
+        *,
+        is_found: _builtins.bool = ...,
+        response: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_found", b"is_found", "response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FoundResponse: _TypeAlias = FoundResponse  # noqa: Y015
+
+@_typing.final
+class KeepResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    response: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        response: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepResponse: _TypeAlias = KeepResponse  # noqa: Y015
+
+@_typing.final
+class KeptResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVICTED_FIELD_NUMBER: _builtins.int
+    evicted: _builtins.int
+    """How many others had to go."""
+    def __init__(
+        self,
+        *,
+        evicted: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted", b"evicted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeptResponse: _TypeAlias = KeptResponse  # noqa: Y015

@@ -246,6 +246,124 @@ class StatisticsControl:
             _registered_method=True)
 
 
+class ResponseControlStub:
+    """The response cache that routers share: see services/control/response_store.py.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Find = channel.unary_unary(
+                '/nereid.control.ResponseControl/Find',
+                request_serializer=protos_dot_control__pb2.FindResponse.SerializeToString,
+                response_deserializer=protos_dot_control__pb2.FoundResponse.FromString,
+                _registered_method=True)
+        self.Keep = channel.unary_unary(
+                '/nereid.control.ResponseControl/Keep',
+                request_serializer=protos_dot_control__pb2.KeepResponse.SerializeToString,
+                response_deserializer=protos_dot_control__pb2.KeptResponse.FromString,
+                _registered_method=True)
+
+
+class ResponseControlServicer:
+    """The response cache that routers share: see services/control/response_store.py.
+    """
+
+    def Find(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Keep(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ResponseControlServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Find': grpc.unary_unary_rpc_method_handler(
+                    servicer.Find,
+                    request_deserializer=protos_dot_control__pb2.FindResponse.FromString,
+                    response_serializer=protos_dot_control__pb2.FoundResponse.SerializeToString,
+            ),
+            'Keep': grpc.unary_unary_rpc_method_handler(
+                    servicer.Keep,
+                    request_deserializer=protos_dot_control__pb2.KeepResponse.FromString,
+                    response_serializer=protos_dot_control__pb2.KeptResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'nereid.control.ResponseControl', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('nereid.control.ResponseControl', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class ResponseControl:
+    """The response cache that routers share: see services/control/response_store.py.
+    """
+
+    @staticmethod
+    def Find(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nereid.control.ResponseControl/Find',
+            protos_dot_control__pb2.FindResponse.SerializeToString,
+            protos_dot_control__pb2.FoundResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Keep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nereid.control.ResponseControl/Keep',
+            protos_dot_control__pb2.KeepResponse.SerializeToString,
+            protos_dot_control__pb2.KeptResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class ReadinessControlStub:
     """For ModelReady and ServerReady, which routers answer.
     """

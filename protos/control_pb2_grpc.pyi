@@ -109,6 +109,43 @@ class StatisticsControlServicer(metaclass=_abc_1.ABCMeta):
 
 def add_StatisticsControlServicer_to_server(servicer: StatisticsControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class ResponseControlStub:
+    """The response cache that routers share: see services/control/response_store.py."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> ResponseControlAsyncStub: ...
+    Find: _grpc.UnaryUnaryMultiCallable[_control_pb2.FindResponse, _control_pb2.FoundResponse]
+    Keep: _grpc.UnaryUnaryMultiCallable[_control_pb2.KeepResponse, _control_pb2.KeptResponse]
+
+@_typing.type_check_only
+class ResponseControlAsyncStub(ResponseControlStub):
+    """The response cache that routers share: see services/control/response_store.py."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Find: _aio.UnaryUnaryMultiCallable[_control_pb2.FindResponse, _control_pb2.FoundResponse]  # type: ignore[assignment]
+    Keep: _aio.UnaryUnaryMultiCallable[_control_pb2.KeepResponse, _control_pb2.KeptResponse]  # type: ignore[assignment]
+
+class ResponseControlServicer(metaclass=_abc_1.ABCMeta):
+    """The response cache that routers share: see services/control/response_store.py."""
+
+    @_abc_1.abstractmethod
+    def Find(
+        self,
+        request: _control_pb2.FindResponse,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.FoundResponse, _abc.Awaitable[_control_pb2.FoundResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Keep(
+        self,
+        request: _control_pb2.KeepResponse,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.KeptResponse, _abc.Awaitable[_control_pb2.KeptResponse]]: ...
+
+def add_ResponseControlServicer_to_server(servicer: ResponseControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class ReadinessControlStub:
     """For ModelReady and ServerReady, which routers answer."""
 

@@ -26,6 +26,8 @@ from services.control.metrics_servicer import MetricsServicer
 from services.control.placing import place_version
 from services.control.readiness_servicer import ReadinessServicer
 from services.control.reconciler import Reconciler
+from services.control.response_servicer import ResponseServicer
+from services.control.response_store import ResponseStore
 from services.control.router_servicer import RouterServicer
 from services.control.settings_servicer import SettingsServicer
 from services.control.state_checkpoints import StateCheckpoints
@@ -101,6 +103,10 @@ class _Process:
         traffic = TrafficServicer(supervisor, store, statistics)
         await traffic.restore()
         server.add_generic_rpc_handlers((traffic.methods(),))
+        responses = _responses(self.settings)
+        control_pb2_grpc.add_ResponseControlServicer_to_server(
+            ResponseServicer(responses), server
+        )
         health_pb2_grpc.add_HealthServicer_to_server(healths, server)
         try:
             server.add_insecure_port(self.settings.listen)
@@ -132,6 +138,8 @@ class _Process:
         catalog.close()
         await statistics.flush()
         await store.close()
+        if responses is not None:
+            await responses.close()
         return self.status
 
     async def _serve(self, catalog: Catalog) -> None:
@@ -159,6 +167,11 @@ class _Process:
 
 def _store(url: str) -> Store:
     return RedisStore(url) if url else NoStore()
+
+
+def _responses(settings: ControlSettings) -> ResponseStore | None:
+    cache = settings.responses
+    return ResponseStore(settings.redis_url, cache) if cache is not None else None
 
 
 async def _supervisor(store: Store, settings: ControlSettings) -> Supervisor:

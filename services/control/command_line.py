@@ -19,6 +19,7 @@ from services.control.trace_config import TraceConfig
 from services.control.trace_settings import OPENTELEMETRY_MODE
 from services.core import flags, logs
 from services.core.byte_size import parse_byte_size
+from services.core.cache_config import RedisCache, read_cache_config
 
 _MAX_BATCH_SIZE: Final = "default-max-batch-size"
 
@@ -37,6 +38,7 @@ class ControlSettings:
         live: What clients may change later.
         catalog: How the repositories are served.
         metrics: What the Prometheus page shows.
+        responses: The response cache that routers share; None if they share none.
     """
 
     listen: str
@@ -48,6 +50,7 @@ class ControlSettings:
     live: StartSettings
     catalog: CatalogSettings
     metrics: MetricsSettings
+    responses: RedisCache | None = None
 
 
 def parse(argv: list[str]) -> ControlSettings:
@@ -69,6 +72,7 @@ def parse(argv: list[str]) -> ControlSettings:
             interval_s=options.metrics_interval_ms / 1000,
             has_statistics=options.allow_statistics,
         )
+        responses = _responses(options.cache_config, options.redis_url)
         live = StartSettings(
             log=logs.settings_from(os.environ, verbose=options.log_verbose),
             log_file=options.log_file,
@@ -85,6 +89,7 @@ def parse(argv: list[str]) -> ControlSettings:
         log_verbose=options.log_verbose,
         live=live,
         metrics=metrics,
+        responses=responses,
         catalog=CatalogSettings(
             roots=tuple(options.model_repository),
             mode=ControlMode(options.model_control_mode),
@@ -99,6 +104,18 @@ def parse(argv: list[str]) -> ControlSettings:
             override_root=options.override_directory,
         ),
     )
+
+
+def _responses(arguments: Iterable[str], redis_url: str) -> RedisCache | None:
+    """Return the response cache that routers share, by ``--cache-config``.
+
+    Raises:
+        ValueError: it makes no sense, or there is no Redis.
+    """
+    cache = read_cache_config(arguments).redis
+    if cache is not None and not (cache.connection or redis_url):
+        raise ValueError("--cache-config: the cache 'redis' needs a host and a port")
+    return cache
 
 
 def _trace_config(arguments: Iterable[str]) -> TraceConfig:
@@ -162,6 +179,13 @@ def _parser() -> argparse.ArgumentParser:
         default=os.environ.get("REDIS_URL", ""),
         metavar="URL",
         help="where states are kept (default: $REDIS_URL; empty: nowhere)",
+    )
+    add(
+        "--cache-config",
+        action="append",
+        default=[],
+        metavar="CACHE,KEY=VALUE",
+        help="redis,...: where routers share responses (default: nowhere)",
     )
     add(
         "--model-control-mode",

@@ -20,7 +20,7 @@ import structlog
 
 from protos import control_pb2
 from services.core import log_settings_proto, logs
-from services.core.cache_config import cache_size_bytes
+from services.core.cache_config import read_cache_config
 from services.core.completion_queue import Options, Reactor, Server
 from services.core.flags import add_bool
 from services.core.health_names import ROUTER_PROCESS
@@ -56,6 +56,7 @@ from services.router.route_table import RouteTable
 from services.router.servicer import InferenceServicer
 from services.router.shared_memory_objects import object_size
 from services.router.shared_memory_registry import SharedMemoryRegistry
+from services.router.shared_responses import SharedResponses
 from services.router.statistics_reporter import REPORT_EVERY_NS, StatisticsReporter
 from services.router.tracing import connect_tracing
 
@@ -134,8 +135,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--cache-config",
         action="append",
         default=[],
-        metavar="local,size=BYTES",
-        help="how large the response cache may grow (default: there is none)",
+        metavar="CACHE,KEY=VALUE",
+        help="local,size=BYTES or redis,...: where responses are kept (default: not)",
     )
     for protocol in ("http", "grpc"):
         parser.add_argument(f"--{protocol}-header-forward-pattern", default="")
@@ -145,7 +146,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--log-verbose", type=int, default=0)
     settings = parser.parse_args(argv)
     try:
-        cache_size_bytes(settings.cache_config)
+        read_cache_config(settings.cache_config)
     except ValueError as error:
         parser.error(f"--cache-config: {error}")
     return settings
@@ -160,9 +161,13 @@ def _limits(settings: argparse.Namespace) -> QueueLimits:
     )
 
 
-def _cache(settings: argparse.Namespace) -> ResponseCache | None:
-    size_bytes = cache_size_bytes(settings.cache_config)
-    return ResponseCache(size_bytes) if size_bytes else None
+def _cache(
+    settings: argparse.Namespace, reactor: Reactor
+) -> ResponseCache | SharedResponses | None:
+    config = read_cache_config(settings.cache_config)
+    if config.redis is not None:
+        return SharedResponses(settings.control, reactor)
+    return ResponseCache(config.local_bytes) if config.local_bytes else None
 
 
 class RouterApp:
@@ -184,7 +189,7 @@ class RouterApp:
             self._readiness_changed,
             shared_memory=shared_memory,
             limits=_limits(settings),
-            cache=_cache(settings),
+            cache=_cache(settings, self._reactor),
             pool=self._pool,
             counts=settings.allow_statistics,
         )

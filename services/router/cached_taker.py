@@ -3,12 +3,14 @@
 Models without one never meet it: their requests go straight to their scheduler.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable
 
 from services.core.wire_format import WireFormatError
 from services.router.pending_request import PendingRequest, Taker
 from services.router.response_cache import ResponseCache, request_key
+from services.router.route_scheduler import RouteScheduler
 from services.router.route_table import Route
 from services.router.statistics import ModelStatistics
 
@@ -31,7 +33,7 @@ class CachedCall:
     )
 
     def __init__(
-        self, owner: "CachedTaker", request: PendingRequest, key: bytes, lookup_ns: int
+        self, owner: "CacheFront", request: PendingRequest, key: bytes, lookup_ns: int
     ) -> None:
         """Stand for ``request``.
 
@@ -69,11 +71,10 @@ class CachedCall:
         self._owner.ended(self)
 
 
-class CachedTaker:
-    """Answers from the cache, or hands on and keeps what comes back."""
+class CacheFront:
+    """Answers from a cache, or hands on and keeps what comes back."""
 
     __slots__ = (
-        "_cache",
         "_calls",
         "_now_ns",
         "_route",
@@ -86,22 +87,19 @@ class CachedTaker:
         self,
         route: Route,
         taker: Taker,
-        cache: ResponseCache,
         statistics: ModelStatistics,
-        now_ns: Callable[[], int] = time.monotonic_ns,
+        now_ns: Callable[[], int],
     ) -> None:
         """Stand before ``taker``.
 
         Args:
             route: Whose requests it takes.
             taker: Who answers what the cache cannot.
-            cache: Shared by all models.
             statistics: Of the version.
             now_ns: The monotonic clock.
         """
         self._route = route
         self._taker = taker
-        self._cache = cache
         self._statistics = statistics
         self._now_ns = now_ns
         self._calls: dict[PendingRequest, CachedCall] = {}
@@ -119,26 +117,11 @@ class CachedTaker:
             self._taker.time(request)
             self._taker.enqueue(request)
             return
-        began_ns = self._now_ns()
         key, identity = request_key(self._route.generation, request.body)
-        if not key:
+        if key:
+            self._look_up(request, key, identity)
+        else:
             self._taker.enqueue(request)
-            return
-        response = self._cache.find(key, identity)
-        now_ns = self._now_ns()
-        self._cache.lookup_ns += now_ns - began_ns
-        if response is None:
-            call = CachedCall(self, request, key, now_ns - began_ns)
-            self._calls[request] = call
-            self._taker.enqueue(call)
-            return
-        self._statistics.answered_from_cache(
-            lookup_ns=now_ns - began_ns,
-            queue_ns=began_ns - request.enqueued_ns,
-            success_ns=now_ns - request.enqueued_ns,
-            at_ms=time.time_ns() // 1_000_000,
-        )
-        request.answer(response)
 
     def forget(self, request: PendingRequest) -> None:
         """Drop a request whose client has left."""
@@ -148,14 +131,64 @@ class CachedTaker:
         """Keep an answer."""
         self.ended(call)
         began_ns = self._now_ns()
-        try:
-            self._cache.insert(call.key, message)
-        except (WireFormatError, IndexError):
-            return
+        self._insert(call, message)
         insertion_ns = self._now_ns() - began_ns
-        self._cache.insertion_ns += insertion_ns
         self._statistics.missed_cache(call.lookup_ns + insertion_ns)
 
     def ended(self, call: CachedCall) -> None:
         """Let go of a request."""
         self._calls.pop(call.request, None)
+
+    def _look_up(self, request: PendingRequest, key: bytes, identity: bytes) -> None:
+        """Find an answer, then call ``_hit`` or ``_miss``, now or later."""
+        raise NotImplementedError
+
+    def _insert(self, call: CachedCall, message: bytes) -> None:
+        """Keep the answer to ``call``, if it can be kept."""
+        raise NotImplementedError
+
+    def _hit(self, request: PendingRequest, response: bytes, began_ns: int) -> None:
+        now_ns = self._now_ns()
+        self._statistics.answered_from_cache(
+            lookup_ns=now_ns - began_ns,
+            queue_ns=began_ns - request.enqueued_ns,
+            success_ns=now_ns - request.enqueued_ns,
+            at_ms=time.time_ns() // 1_000_000,
+        )
+        request.answer(response)
+
+    def _miss(self, request: PendingRequest, key: bytes, began_ns: int) -> None:
+        call = CachedCall(self, request, key, self._now_ns() - began_ns)
+        self._calls[request] = call
+        self._taker.enqueue(call)
+
+
+class CachedTaker(CacheFront):
+    """A front of the cache that all models of a router share."""
+
+    __slots__ = ("_cache",)
+
+    def __init__(
+        self,
+        scheduler: RouteScheduler,
+        cache: ResponseCache,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Stand before ``scheduler``."""
+        super().__init__(scheduler.route, scheduler, scheduler.statistics, now_ns)
+        self._cache = cache
+
+    def _look_up(self, request: PendingRequest, key: bytes, identity: bytes) -> None:
+        began_ns = self._now_ns()
+        response = self._cache.find(key, identity)
+        self._cache.lookup_ns += self._now_ns() - began_ns
+        if response is None:
+            self._miss(request, key, began_ns)
+        else:
+            self._hit(request, response, began_ns)
+
+    def _insert(self, call: CachedCall, message: bytes) -> None:
+        began_ns = self._now_ns()
+        with contextlib.suppress(WireFormatError, IndexError):
+            self._cache.insert(call.key, message)
+        self._cache.insertion_ns += self._now_ns() - began_ns

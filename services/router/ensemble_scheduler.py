@@ -51,6 +51,7 @@ class EnsembleScheduler:
     __slots__ = (
         "_admission",
         "_decoupled",
+        "_elsewhere",
         "_members",
         "_on_quiet",
         "_plan",
@@ -80,6 +81,8 @@ class EnsembleScheduler:
         # Steps that are decoupled; None: not known since the last ``bind``.
         self._decoupled: frozenset[int] | None = None
         self._runs: dict[PendingRequest, EnsembleRun | StreamedRun] = {}
+        # Requests that are on their way to it.
+        self._elsewhere = 0
         self._on_quiet: Callable[[], None] | None = None
         self._watchers: list[
             tuple[set[EnsembleRun | StreamedRun], Callable[[], None]]
@@ -105,7 +108,12 @@ class EnsembleScheduler:
     @property
     def is_quiet(self) -> bool:
         """Whether no request is under way."""
-        return not self._runs
+        return not self._runs and not self._elsewhere
+
+    def streaming(self, change: int) -> None:
+        """Hear that more (or fewer) requests are under way before they come here."""
+        self._elsewhere += change
+        self._check_quiet()
 
     def bind(self, find: Find, taker_of: Callable[[RouteScheduler], Taker]) -> None:
         """Send the steps of requests that come from now on to whom ``find`` names."""

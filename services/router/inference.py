@@ -47,6 +47,8 @@ from services.router.scheduler import Scheduler
 from services.router.sequence_scheduler import SequenceScheduler
 from services.router.shadows import Shadows
 from services.router.shared_memory_registry import SharedMemoryRegistry
+from services.router.shared_responses import SharedResponses
+from services.router.shared_taker import SharedTaker
 from services.router.state_checkpoints import StateCheckpoints
 from services.router.statistics_ledger import StatisticsLedger
 from services.router.streamed_replies import takes_many
@@ -115,7 +117,7 @@ class Inference:
         on_instances_changed: Callable[[], None],
         limits: QueueLimits | None = None,
         shared_memory: SharedMemoryRegistry | None = None,
-        cache: ResponseCache | None = None,
+        cache: ResponseCache | SharedResponses | None = None,
         *,
         pool: Executor | None = None,
         counts: bool = True,
@@ -300,7 +302,10 @@ class Inference:
         route, cache = scheduler.route, self.cache
         taker: Taker = scheduler
         if cache is not None and route.config.response_cache_enabled:
-            taker = CachedTaker(route, scheduler, cache, scheduler.statistics)
+            if isinstance(cache, ResponseCache):
+                taker = CachedTaker(scheduler, cache)
+            else:
+                taker = SharedTaker(scheduler, cache)
         if route.model in self.table.loadable:
             taker = self.on_demand.uses.watch(scheduler, taker)
         return taker

@@ -20,6 +20,7 @@ _INPUTS: Final = 5
 _OUTPUTS: Final = 6
 _RAW: Final = 7
 _DIGEST_BYTES: Final = 24
+_HEAD_BYTES: Final = 4
 # What an entry costs beside the bytes of its answer.
 ENTRY_BYTES: Final = 256
 _ELSEWHERE: Final = REGION_PARAMETER.encode()
@@ -101,6 +102,27 @@ class ResponseCache:
             self.evictions += 1
         self._entries[key] = entry
         self.size_bytes += size
+
+
+def pack(response: bytes) -> bytes:
+    """Return a response as it is kept outside of this process.
+
+    Raises:
+        WireFormatError: it is no message.
+    """
+    head, tail = _without_id(response)
+    return b"".join((len(head).to_bytes(_HEAD_BYTES, "little"), head, tail))
+
+
+def unpack(packed: bytes, identity: bytes) -> bytes:
+    """Return the response that ``pack`` was given, to another request.
+
+    Args:
+        packed: What was kept.
+        identity: The request's id, a serialized field; b"" without one.
+    """
+    end = _HEAD_BYTES + int.from_bytes(packed[:_HEAD_BYTES], "little")
+    return b"".join((packed[_HEAD_BYTES:end], identity, packed[end:]))
 
 
 def request_key(generation: int, body: bytes) -> tuple[bytes, bytes]:

@@ -49,6 +49,13 @@ class RouteScheduler(Protocol):
         """Drop a request whose client has left."""
         ...
 
+    def streaming(self, change: int) -> None:
+        """Hear that more (or fewer) requests are under way that it does not see.
+
+        They wait for streamed replies, or are looked up in a cache.
+        """
+        ...
+
     def when_quiet(self, callback: Callable[[], None]) -> None:
         """Call back, once, as soon as everyone here has been answered."""
         ...
@@ -98,8 +105,4 @@ class InstanceScheduler(RouteScheduler, Protocol):
         self, instance: Instance, execution: Execution, message: bytes
     ) -> None:
         """Take the answer to an execution."""
-        ...
-
-    def streaming(self, change: int) -> None:
-        """Hear that more (or fewer) requests wait for streamed replies."""
         ...

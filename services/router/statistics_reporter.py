@@ -11,6 +11,7 @@ from typing import Final
 from protos import control_pb2
 from services.core.process_use import process_use
 from services.router.response_cache import ResponseCache
+from services.router.shared_responses import SharedResponses
 from services.router.statistics import Increments
 from services.router.statistics_ledger import StatisticsLedger
 
@@ -29,7 +30,7 @@ class StatisticsReporter:
         ledger: StatisticsLedger,
         waiting: Callable[[], Waiting],
         send: Callable[[control_pb2.RouterReport], bool],
-        cache: ResponseCache | None = None,
+        cache: ResponseCache | SharedResponses | None = None,
     ) -> None:
         """Report what ``ledger`` counts.
 
@@ -116,7 +117,9 @@ def _process_use() -> control_pb2.ProcessUse:
     )
 
 
-def _cache_state(cache: ResponseCache) -> control_pb2.ResponseCacheState:
+def _cache_state(
+    cache: ResponseCache | SharedResponses,
+) -> control_pb2.ResponseCacheState:
     return control_pb2.ResponseCacheState(
         capacity_bytes=cache.capacity_bytes,
         size_bytes=cache.size_bytes,

@@ -155,7 +155,7 @@ TRITON_FLAGS: Final[tuple[Flag, ...]] = (
     _honoured(
         "trace-config", _TEXT, "[MODE,]SETTING=VALUE: what is traced", repeated=True
     ),
-    _honoured("cache-config", _TEXT, "local,size=BYTES", repeated=True),
+    _honoured("cache-config", _TEXT, "local,size=BYTES or redis,...", repeated=True),
     _ignored("cache-directory", _TEXT, _NOT_YET),
     _honoured("rate-limit", _TEXT, "off or execution_count"),
     _honoured("rate-limit-resource", _TEXT, "NAME:COUNT[:DEVICE]", repeated=True),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from services.core.cache_config import cache_size_bytes
+from services.core.cache_config import read_cache_config
 from services.core.header_pattern import header_pattern
 from services.core.logs import LogSettings
 from services.core.rate_limits import is_rate_limited, resource_amounts
@@ -104,6 +104,7 @@ def settings_of(line: CommandLine) -> StackSettings:
             *repository_flags(values),
             *_metrics_flags(values),
             *observation_flags(values),
+            *_cache_flags(values),
         ),
         worker_flags=_worker_flags(values),
         router_flags=_router_flags(values),
@@ -188,17 +189,26 @@ def _router_flags(values: Values) -> tuple[str, ...]:
         restrictions = [str(value) for value in values.get(name, ())]
         _check(name, parse_restrictions, restrictions)
         flags += [f"--{name}={restriction}" for restriction in restrictions]
-    caches = [str(value) for value in values.get("cache-config", ())]
-    if "response-cache-byte-size" in values:
-        size = _integer_or_none(values, "response-cache-byte-size")
-        caches += [f"local,size={size}"] if size else []
-    _check("cache-config", cache_size_bytes, caches)
-    flags += [f"--cache-config={cache}" for cache in caches]
+    flags += _cache_flags(values)
     if _last(values, "allow-client-shm", default=False):
         flags.append("--allow-client-shm=true")
     if not _last(values, "allow-statistics", default=True):
         flags.append("--allow-statistics=false")
     return (*flags, *_queue_flags(values))
+
+
+def _cache_flags(values: Values) -> list[str]:
+    """Return where responses are kept, for routers and control.
+
+    Raises:
+        UsageError: no cache, or no size.
+    """
+    caches = [str(value) for value in values.get("cache-config", ())]
+    if "response-cache-byte-size" in values:
+        size = _integer_or_none(values, "response-cache-byte-size")
+        caches += [f"local,size={size}"] if size else []
+    _check("cache-config", read_cache_config, caches)
+    return [f"--cache-config={cache}" for cache in caches]
 
 
 def _queue_flags(values: Values) -> tuple[str, ...]:

@@ -151,6 +151,7 @@ MESSAGE_EDGES: Final = {
     "control/preparation.py",
     "control/repository_check.py",
     "control/readiness_servicer.py",
+    "control/response_servicer.py",
     "control/router_servicer.py",
     "control/settings_servicer.py",
     "control/statistics_servicer.py",
@@ -202,6 +203,7 @@ MESSAGE_EDGES: Final = {
     "router/same_answers.py",
     "router/servicer.py",
     "router/shared_memory_servicer.py",
+    "router/shared_responses.py",
     "router/statistics_reporter.py",
     "router/stream_infer.py",
     "router/streamed_replies.py",
@@ -272,9 +274,10 @@ def test_a_pure_module_can_neither_wait_nor_look_around() -> None:
     assert offenders(found) == {}
 
 
-def test_only_the_store_speaks_to_redis() -> None:
+def test_only_the_stores_speak_to_redis() -> None:
     found = {module: packages_of(module) & {"redis"} for module in modules()}
-    assert offenders(found).keys() <= {"control/store.py"}
+    stores = {"control/store.py", "control/response_store.py"}
+    assert offenders(found).keys() <= stores
 
 
 def test_only_the_exporter_imports_opentelemetry() -> None:

@@ -23,8 +23,12 @@ from services.router.infer_call import INFER_METHOD, infer_calls
 from services.router.inference import Inference
 from services.router.response_cache import ResponseCache
 from services.router.route_table import RouteTable
+from services.router.shared_responses import SharedResponses
 from services.router.stream_infer import STREAM_INFER_METHOD, stream_infer_calls
 from tests.unit.router.routes import add_sub, route
+
+# Or what makes one that needs the router's loop.
+Cache = ResponseCache | SharedResponses | Callable[[Reactor], SharedResponses] | None
 
 
 class PuppetWorker:
@@ -94,8 +98,10 @@ class PuppetWorker:
 class RunningRouter:
     """The core of a router that serves `simple`, and ways to reach it."""
 
-    def __init__(self, directory: Path, cache: ResponseCache | None = None) -> None:
+    def __init__(self, directory: Path, cache: Cache = None) -> None:
         self.reactor = Reactor()
+        if callable(cache):
+            cache = cache(self.reactor)
         self.inference = Inference(self.reactor, lambda: None, cache=cache)
         self.target = f"unix:{directory}/router.sock"
         self._server = Server(self.reactor)
@@ -184,9 +190,7 @@ class RunningRouter:
 
 
 @contextmanager
-def running_router(
-    directory: Path, cache: ResponseCache | None = None
-) -> Iterator[RunningRouter]:
+def running_router(directory: Path, cache: Cache = None) -> Iterator[RunningRouter]:
     router = RunningRouter(directory, cache)
     try:
         yield router

@@ -190,3 +190,9 @@ def test_workers_are_told_what_the_rate_limiter_is_to_do() -> None:
 def test_a_rate_limit_that_says_nothing_is_refused(flag: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         settings(flag)
+
+
+def test_control_keeps_what_routers_share() -> None:
+    flag = "--cache-config=redis,host=h,port=6379"
+    assert flag in settings(flag).control_flags
+    assert flag in settings(flag).router_flags
