@@ -151,6 +151,7 @@ def test_a_version_is_not_let_go_while_a_request_to_it_is_looked_up(
     control.go_on.clear()
     worker = router.worker(7)
     answer = router.infer(ask("early"))
+    assert control.looked_up.acquire(timeout=5)
     applied = router.apply(RouteTable.of([route(add_sub("other"), generation=8)]))
     router.worker(8)
     assert not applied.is_set()
