@@ -11,6 +11,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
@@ -123,7 +124,8 @@ class Clients:
                     client.infer(model, inputs)
                 except InferenceServerException as error:
                     self._failed(model, str(error))
-                except OSError as error:
+                except (OSError, HTTPException) as error:
+                    # An answer that breaks off is none.
                     self._failed(model, f"UNAVAILABLE: {error}")
                 else:
                     self._note(self.seen[model].succeeded_s)
