@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from services.core.clock import Clock
 from services.core.errors import ServingError
@@ -24,6 +25,8 @@ from services.worker.request_execution import failure_of
 from services.worker.request_reader import Request
 from services.worker.signature import Signature
 from services.worker.watchdog import HungError
+
+_INTERNAL: Final = 13  # google.rpc.Code
 
 
 class StreamedExecution:
@@ -80,13 +83,17 @@ class StreamedExecution:
         if not calls:
             return ()
         try:
-            return self._backend.execute_decoupled(
+            outcome = self._backend.execute_decoupled(
                 calls, batch.deliver, batch.cancel_with
             )
         except HungError:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary: it becomes a reply
             return [failure_of(error, self._signature)] * len(calls)
+        if len(outcome) != len(calls):
+            text = f"{len(calls)} requests were begun with {len(outcome)} outcomes"
+            return [BackendFailure(_INTERNAL, text)] * len(calls)
+        return outcome
 
 
 class _StreamedBatch:

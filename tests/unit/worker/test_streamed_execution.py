@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
 from protos import inference_pb2, worker_pb2
 from services.core.datatype import DataType
@@ -166,6 +167,17 @@ def test_what_fails_in_execution_is_told_with_its_end_and_only_if_open() -> None
         assert streamed(stream) == (0, 0, True, None)
         assert ended(stream) == ["", "broken"]
         model.deliver[0](1, answer(1), FINAL)
+    assert list(stream.sent.queue) == [wire.FAREWELL]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_wrong_number_of_outcomes_fails_all_and_names_both(count: int) -> None:
+    model = PuppetModel()
+    model.outcome = [None] * count
+    with serving(model) as stream:
+        stream.deliver(batch(ONE, ONE))
+        text = f"2 requests were begun with {count} outcomes"
+        assert ended(stream) == [text, text]
     assert list(stream.sent.queue) == [wire.FAREWELL]
 
 
