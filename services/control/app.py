@@ -47,6 +47,8 @@ _log = structlog.get_logger(__name__)
 # number is ever given twice, whatever was not written in time.
 _NUMBERS_PER_EPOCH_BITS: Final = 20
 
+# How long workers that are started beside us may take to come.
+_GATHER_S: Final = 20.0
 _STOP_GRACE_S: Final = 1.0
 
 _SERVER_OPTIONS: Final = (
@@ -123,7 +125,7 @@ class _Process:
             counting = tasks.create_task(statistics.run())
             keeping = tasks.create_task(states.run())
             restoring = tasks.create_task(metrics.restore())
-            serving = tasks.create_task(self._serve(catalog))
+            serving = tasks.create_task(self._serve(supervisor, catalog))
             tidying = tasks.create_task(catalog.tidy())
             await self.stopping.wait()
             await healths.enter_graceful_shutdown()
@@ -142,7 +144,8 @@ class _Process:
             await responses.close()
         return self.status
 
-    async def _serve(self, catalog: Catalog) -> None:
+    async def _serve(self, supervisor: Supervisor, catalog: Catalog) -> None:
+        await self._gather(supervisor)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(catalog.follow_workers())
             tasks.create_task(catalog.serve_demand())
@@ -157,6 +160,20 @@ class _Process:
             _log.info("start-up is over", failures=len(failures))
             tasks.create_task(catalog.forget_strangers())
             tasks.create_task(catalog.poll())
+
+    async def _gather(self, supervisor: Supervisor) -> None:
+        """Wait for the workers that are being started, but not for ever.
+
+        Otherwise the first to come would get instances that belong elsewhere: what
+        is placed stays where it is.
+        """
+        expected = self.settings.expected_workers
+        try:
+            async with asyncio.timeout(_GATHER_S):
+                await supervisor.until(lambda: supervisor.worker_count >= expected)
+        except TimeoutError:
+            present = supervisor.worker_count
+            _log.warning("workers are missing", present=present, expected=expected)
 
     def _fail(self, what: str, reasons: list[str]) -> None:
         lines = [f"error: creating server: Internal - {what}", *reasons]

@@ -34,6 +34,7 @@ class ControlSettings:
         exit_on_error: End with status 1 if a model fails to load at the start.
         strict_readiness: Ready only if every model that should be is.
         load_retries: How often a load that failed is tried again.
+        expected_workers: That are being started with us; models wait for them.
         log_verbose: Debug lines are written at 1 and above.
         live: What clients may change later.
         catalog: How the repositories are served.
@@ -46,6 +47,7 @@ class ControlSettings:
     exit_on_error: bool
     strict_readiness: bool
     load_retries: int
+    expected_workers: int
     log_verbose: int
     live: StartSettings
     catalog: CatalogSettings
@@ -86,6 +88,7 @@ def parse(argv: list[str]) -> ControlSettings:
         exit_on_error=options.exit_on_error,
         strict_readiness=options.strict_readiness,
         load_retries=options.model_load_retry_count,
+        expected_workers=options.expected_workers,
         log_verbose=options.log_verbose,
         live=live,
         metrics=metrics,
@@ -232,6 +235,13 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         metavar="N",
         help="how often a load that failed is tried again (default: 0)",
+    )
+    add(
+        "--expected-workers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how many workers to wait for, for a while, before models are placed",
     )
     add(
         "--override-directory",

@@ -117,7 +117,7 @@ def plan(
     gateway = (_gateway(settings, places),) if needs_gateway(settings) else ()
     stages = (
         store,
-        (_control(settings, places),),
+        (_control(settings, places, len(devices)),),
         (_router(settings, places), *workers, *gateway),
     )
     return tuple(stage for stage in stages if stage)
@@ -162,7 +162,7 @@ def _store(settings: StackSettings, places: Places) -> ProcessSpec:
     )
 
 
-def _control(settings: StackSettings, places: Places) -> ProcessSpec:
+def _control(settings: StackSettings, places: Places, worker_count: int) -> ProcessSpec:
     repositories = (f"--model-repository={r}" for r in settings.model_repositories)
     # Not on the command line: a URL may hold a password.
     redis_url = places.redis_url or f"unix://{places.redis_socket}"
@@ -174,6 +174,7 @@ def _control(settings: StackSettings, places: Places) -> ProcessSpec:
             f"--listen={places.control_target}",
             *repositories,
             f"--override-directory={places.state_directory / 'overrides'}",
+            f"--expected-workers={worker_count}",
             *settings.control_flags,
         ),
         environment={"REDIS_URL": redis_url},

@@ -113,8 +113,7 @@ def test_an_instance_sees_its_gpu_alone_and_as_number_0(stack: Stack) -> None:
 
 
 def test_a_python_model_is_on_the_cpu_unless_asked(stack: Stack) -> None:
-    # By whichever worker: at the start, that of the CPU may not be the first.
-    assert place_of(stack, "on_cpu")[:2] == ("CPU", "0")
+    assert place_of(stack, "on_cpu") == ("CPU", "0", "")
 
 
 def test_kind_auto_is_a_gpu_where_there_is_one(stack: Stack) -> None:

@@ -109,6 +109,18 @@ def test_every_repository_is_handed_to_control_in_order() -> None:
     assert given == ["--model-repository=/m", "--model-repository=/n"]
 
 
+@pytest.mark.parametrize("devices", [("cpu",), ("cuda:0", "cuda:1", "cpu")])
+def test_control_waits_for_all_the_workers_that_are_started(
+    devices: tuple[str, ...],
+) -> None:
+    (control,) = next(
+        s
+        for s in plan(settings(), PLACES, devices)
+        if len(s) == 1 and s[0].name == "control"
+    )
+    assert f"--expected-workers={len(devices)}" in control.argv
+
+
 def test_the_router_drains_first_while_all_it_needs_still_runs() -> None:
     started = ("redis", "control", "router", "worker cuda:0", "worker cpu", "envoy")
     assert stop_order(started) == (
