@@ -28,7 +28,7 @@ from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(240)
 
-CLIENTS = 64
+CLIENTS = 128
 LOAD_SECONDS = 15.0
 
 
@@ -48,6 +48,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("add", {"INPUT0": "C", "INPUT1": "C"}, {"OUTPUT0": "D"}),
             ("plus", {"INPUT0": "D", "INPUT1": "A"}, {"OUTPUT0": "Z"}),
         ],
+    )
+    # The same, and its configuration says that it may respond several times.
+    write_ensemble(
+        root,
+        "declared",
+        [("count", {"INPUT0": "A"}, {"OUTPUT0": "Z"})],
+        extra="model_transaction_policy { decoupled: true }",
     )
     # Twice the sum so far.
     write_ensemble(
@@ -203,6 +210,16 @@ def test_each_response_of_a_decoupled_step_is_one_of_the_ensemble(
     values = [int(each.as_numpy("Z").flat[0]) for each in responses]
     assert values == [2 * i + count for i in range(count)]
     assert not final.get_response().outputs
+
+
+def test_an_ensemble_may_say_itself_that_it_is_decoupled(stack: Stack) -> None:
+    *responses, final = streamed(stack, "declared", 3)
+    assert [int(each.as_numpy("Z").flat[0]) for each in responses] == [0, 1, 2]
+    assert not final.get_response().outputs
+    url = f"http://127.0.0.1:{stack.http}/v2/models/declared/config"
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        policy = json.load(answer)["model_transaction_policy"]
+    assert policy == {"decoupled": True}
 
 
 def test_the_error_of_a_decoupled_step_ends_the_request(stack: Stack) -> None:
