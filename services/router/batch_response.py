@@ -20,6 +20,8 @@ _TIMING: Final = struct.Struct("<xQxQxQ")
 _TIMING_PREFIX: Final = bytes((_TIMING_TAG, _TIMING.size))
 
 Reply = tuple[bytes | None, worker_pb2.ReplyError | None]
+Timing = tuple[int, int, int]
+"""What the worker measured: input, infer, output; ns."""
 
 RESCHEDULED: Final = worker_pb2.ReplyError(
     code=3,
@@ -30,7 +32,7 @@ RESCHEDULED: Final = worker_pb2.ReplyError(
 is not iterative."""
 
 
-def timing_of(message: bytes) -> tuple[tuple[int, int, int], int]:
+def timing_of(message: bytes) -> tuple[Timing, int]:
     """Return the durations (input, infer, output; ns) and where replies begin.
 
     Raises:

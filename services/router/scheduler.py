@@ -22,9 +22,13 @@ from services.core.errors import (
 from services.core.statistics_fields import FailureReason
 from services.core.wire_format import WireFormatError
 from services.router.alarm import Alarm
-from services.router.batch_response import replies_of, timing_of
 from services.router.batcher import Batcher
 from services.router.entrance import Entrance
+from services.router.execution_answers import (
+    UNREADABLE_TEXT,
+    Unanswered,
+    hand_out,
+)
 from services.router.in_order import InOrder
 from services.router.model_queue import policy_of, queue_of
 from services.router.pending_request import (
@@ -215,7 +219,7 @@ class Scheduler:
         self._dispatch()
         self._check_quiet()
 
-    def completed(  # noqa: C901, PLR0912, PLR0915 - hot: one function
+    def completed(
         self, instance: Instance, execution: Execution, message: bytes
     ) -> None:
         """Hand out the answers, after the next batch has been sent."""
@@ -224,66 +228,22 @@ class Scheduler:
             self._ended(instance, execution)
         if len(self._batcher) or self._is_wary:
             self._dispatch()
-        now_ns = self._now_ns()
-        batch = execution.batch
-        exhausted = None
         try:
-            timing, start = timing_of(message)
-            replies = replies_of(message, start)
-            if self._timed:
-                replies = self._timed.with_times(replies, execution, timing, instance)
-            batch_rows = rows = answered = streamed = success_ns = 0
-            responses = []
-            for request, (response, error) in zip(batch, replies, strict=True):
-                batch_rows += request.rows
-                if not request.open:
-                    # Its client left: counted then.
-                    continue
-                elapsed_ns = now_ns - request.enqueued_ns
-                if response is not None:
-                    responses.append((request, response))
-                    rows += request.rows
-                    answered += 1
-                    success_ns += elapsed_ns
-                elif error is not None:
-                    if error.code == _RESOURCE_EXHAUSTED:
-                        exhausted = error.message
-                        continue
-                    request.fail(error.code or _INTERNAL, error.message)
-                    if not error.is_answer:
-                        self.statistics.failed(elapsed_ns, FailureReason.BACKEND)
-                        continue
-                    # It is the model's own answer, and the execution succeeded.
-                    rows += request.rows
-                    answered += 1
-                    success_ns += elapsed_ns
-                else:
-                    streamed += 1
+            unanswered = hand_out(
+                execution,
+                message,
+                self.statistics,
+                self._now_ns(),
+                edit=self._timed.editor(execution, instance) if self._timed else None,
+                may_run_in_parts=True,
+            )
         except (WireFormatError, ValueError, IndexError):
             _log.exception("a worker's answer could not be read", **self._names())
-            self._fail_all(batch, BackendError("the worker's answer could not be read"))
+            self._fail_all(execution.batch, BackendError(UNREADABLE_TEXT))
             self._check_quiet()
             return
-        # In a loop of its own: each answer pushes other code out of the caches.
-        for request, response in responses:
-            request.answer(response)
-        statistics = self.statistics
-        if statistics.latencies is not None and answered:
-            durations = execution.durations(replies_of(message, start), now_ns)
-            statistics.took(statistics.latencies, durations, timing)
-        statistics.executed(
-            batch_rows=batch_rows,
-            rows=rows,
-            requests=answered,
-            queue_ns=success_ns - answered * (now_ns - execution.dispatched_ns),
-            success_ns=success_ns,
-            timing=timing,
-            at_ms=time.time_ns() // 1_000_000,
-        )
-        if streamed:
-            statistics.compute.add(streamed, timing)
-        if exhausted is not None:
-            self._exhausted(execution, exhausted)
+        if unanswered.requests:
+            self._exhausted(execution, unanswered)
         if self._on_quiet is not None:
             self._check_quiet()
 
@@ -436,17 +396,17 @@ class Scheduler:
         for waiting in self._recovery.ended(instance, execution):
             self._reactor.call_when_drained(waiting)
 
-    def _exhausted(self, execution: Execution, message: str) -> None:
+    def _exhausted(self, execution: Execution, unanswered: Unanswered) -> None:
         """Run a batch that was too large for its device in parts."""
-        batch = tuple(request for request in execution.batch if request.open)
+        batch = tuple(unanswered.requests)
         if len(execution.batch) > 1:
             self._batcher.limit(execution.rows // 2)
-        if batch and self._recovery.exhausted(batch):
+        if self._recovery.exhausted(batch):
             self.statistics.retried(len(batch))
             self._look()
             self._dispatch()
         else:
-            self._fail_all(batch, BackendError(message))
+            self._fail_all(batch, BackendError(unanswered.exhausted))
 
     def _fail_all(
         self, requests: Iterable[PendingRequest], error: ServingError

@@ -23,6 +23,7 @@ from services.core.statistics_fields import FailureReason
 from services.core.wire_format import WireFormatError
 from services.router import sequence_errors
 from services.router.alarm import Alarm
+from services.router.execution_answers import UNREADABLE_TEXT, Unanswered, hand_out
 from services.router.in_order import InOrder, OrderedRequest
 from services.router.pending_request import (
     Execution,
@@ -33,7 +34,6 @@ from services.router.pending_request import (
 from services.router.queue_limits import QueueLimits
 from services.router.route_table import Route
 from services.router.sequence import Sequence
-from services.router.sequence_answers import hand_out
 from services.router.sequence_controls import SequenceControls
 from services.router.sequence_members import SequenceMembers
 from services.router.sequence_policy import sequence_policy_of
@@ -52,7 +52,6 @@ from services.router.statistics import ModelStatistics, failure_reason
 _log = structlog.get_logger(__name__)
 
 _STOPPING_TEXT: Final = "the server is shutting down"
-_UNREADABLE_TEXT: Final = "the worker's answer could not be read"
 # Where the ids that we give begin: they fit every datatype, and those of two routers
 # are as good as never the same.
 _MOST_FIRST_ID: Final = 1 << 30
@@ -248,11 +247,11 @@ class SequenceScheduler:
             )
         except (WireFormatError, ValueError, IndexError):
             _log.exception("a worker's answer could not be read", **self._names())
-            self._fail_all(execution.batch, BackendError(_UNREADABLE_TEXT))
-            again = []
+            self._fail_all(execution.batch, BackendError(UNREADABLE_TEXT))
+            again = Unanswered()
         for request in execution.batch:
             if isinstance(request, SequenceRequest):
-                self._settle(request, again=request in again)
+                self._settle(request, again=request in again.requests)
         if self._policy.settles_late:
             self._dispatch()
         self._check_quiet()

@@ -1,8 +1,8 @@
 """The requests of one model version whose clients asked for their times."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from services.router.batch_response import Reply
+from services.router.batch_response import Reply, Timing
 from services.router.pending_request import Execution, Instance, PendingRequest
 from services.router.request_timing import timing_suffix
 from services.router.route_table import Route
@@ -36,11 +36,21 @@ class TimedRequests:
             self._requests.remove(request)
             self._requests.add(by)
 
+    def editor(
+        self, execution: Execution, instance: Instance
+    ) -> Callable[[Iterator[Reply], Timing], Iterator[Reply]]:
+        """Return what adds their times to the replies of an execution."""
+
+        def edit(replies: Iterator[Reply], timing: Timing) -> Iterator[Reply]:
+            return self.with_times(replies, execution, timing, instance)
+
+        return edit
+
     def with_times(
         self,
         replies: Iterator[Reply],
         execution: Execution,
-        timing: tuple[int, int, int],
+        timing: Timing,
         instance: Instance,
     ) -> Iterator[Reply]:
         """Yield ``replies``, those with their times whose clients asked for them."""
