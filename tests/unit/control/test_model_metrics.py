@@ -104,6 +104,7 @@ def test_what_an_instance_counted_outlives_it(end: str) -> None:
             metrics.end(FIRST.process)
         case _:
             metrics.end_before(SECOND)
+    assert (FIRST.process, 1) not in metrics.sources
     assert lines(metrics) == ["requests 7"]
     metrics.take((SECOND.process, 1), M, counted(2))
     assert lines(metrics) == ["requests 9"]
