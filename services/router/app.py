@@ -52,6 +52,7 @@ from services.router.reflection import (
 )
 from services.router.reflection import SERVICE_NAME as REFLECTION_SERVICE
 from services.router.response_cache import ResponseCache
+from services.router.rest_infer_call import RestInferCall
 from services.router.route_table import RouteTable
 from services.router.servicer import InferenceServicer
 from services.router.shared_memory_objects import object_size
@@ -363,7 +364,10 @@ class RouterApp:
         if self._inference.stopping:
             return
         _log.info("stopping")
-        self._inference.stop()
+        streams = (*self._public.streams, *self._internal.streams)
+        self._inference.stop(
+            one for one in streams if isinstance(one, RestInferCall) and one.is_arriving
+        )
         self._readiness_changed()
         deadline_ns = (
             time.monotonic_ns() + self._settings.exit_timeout_secs * 1_000_000_000

@@ -6,7 +6,7 @@ Every door (gRPC, REST, streams) hands its requests in here.
 import functools
 import random
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Final, Protocol
 
@@ -101,6 +101,7 @@ class Inference:
         "_splits",
         "_takers",
         "_tracer",
+        "_uploading",
         "cache",
         "checkpoints",
         "close_watch",
@@ -163,6 +164,8 @@ class Inference:
         self.dispatcher = Dispatcher(changed, self.take_arrived)
         self.statistics = StatisticsLedger(is_counting=counts)
         self.stopping = False
+        # Who may still be admitted although we stop.
+        self._uploading: frozenset[SubmittedRequest] = frozenset()
 
     @property
     def table(self) -> RouteTable:
@@ -171,8 +174,10 @@ class Inference:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether every admitted request has been answered."""
-        return all(scheduler.is_quiet for scheduler in self._everyone())
+        """Whether everyone who may be admitted has been, and was answered."""
+        return not any(request.open for request in self._uploading) and all(
+            scheduler.is_quiet for scheduler in self._everyone()
+        )
 
     def arrive(self, request: ArrivedRequest) -> None:
         """Submit ``request``, whose body is what its client sent, with others soon.
@@ -206,7 +211,7 @@ class Inference:
 
     def submit(self, request: SubmittedRequest, body: bytes) -> None:
         """Admit a serialized ModelInferRequest, or refuse it with the reason."""
-        if self.stopping:
+        if self.stopping and request not in self._uploading:
             refuse(request, StoppingError(_STOPPING_TEXT))
             return
         takers = self._takers
@@ -382,9 +387,16 @@ class Inference:
             and all(each.has_instance for each in self._schedulers.values())
         )
 
-    def stop(self) -> None:
-        """Admit nobody from now on; refuse who waits for a model to be loaded."""
+    def stop(self, arriving: Iterable[SubmittedRequest] = ()) -> None:
+        """Admit nobody from now on; refuse who waits for a model to be loaded.
+
+        Args:
+            arriving: Whose bodies are on the way: they came before the end, and are
+                admitted all the same.
+        """
+        self._take_arrived()
         self.stopping = True
+        self._uploading = frozenset(arriving)
         self.on_demand.room.refuse_all(StoppingError(_STOPPING_TEXT))
 
     def close(self) -> None:

@@ -114,6 +114,11 @@ class RestInferCall(StreamCall):
         self._chunks.append(piece.body)
         self.read()
 
+    @property
+    def is_arriving(self) -> bool:
+        """Whether its body is still on the way, or being read."""
+        return self.open and self._plan is None
+
     def half_closed(self) -> None:
         """Begin, if the whole body has come."""
         self.received_ns = time.monotonic_ns()

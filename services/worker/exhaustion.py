@@ -1,6 +1,7 @@
 """Telling "it does not fit on the device" from every other error of a runtime.
 
-Runtimes say so in words only: ONNX Runtime's arenas, CUDA, torch, C++ itself.
+Runtimes say so in words only: ONNX Runtime's arenas, CUDA, torch, C++ itself, and the
+process of a Python model.
 """
 
 from typing import Final
@@ -11,6 +12,7 @@ _SIGNS: Final = (
     "failed to allocate memory",
     "std::bad_alloc",
     "alloc_failed",
+    "memoryerror",
 )
 
 

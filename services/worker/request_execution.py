@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 
 from services.core.clock import Clock
-from services.core.errors import ServingError
+from services.core.errors import BackendError, ExhaustedError, ServingError
 from services.worker import wire
 from services.worker.backend import (
     BackendAnswer,
@@ -14,13 +14,18 @@ from services.worker.backend import (
     BackendFailure,
     RequestBackend,
 )
+from services.worker.exhaustion import is_exhaustion
 from services.worker.reply_encoder import Part, encode_error
 from services.worker.request_codec import AnswerEncoder, RequestDecoder, timing
 from services.worker.request_reader import Request
 from services.worker.signature import Signature
 from services.worker.watchdog import HungError
 
-_INTERNAL: Final = 13  # google.rpc.Code
+# google.rpc.Code
+_INTERNAL: Final = 13
+_RESOURCE_EXHAUSTED: Final = 8
+# Between the message and the traceback of a Python model's error.
+_TRACEBACK: Final = "\n\nAt:"
 
 _log = structlog.get_logger(__name__)
 
@@ -75,11 +80,27 @@ class RequestExecution:
         except HungError:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary: it becomes a reply
+            if is_exhaustion(error):
+                error = ExhaustedError(str(error) or "out of memory")
             return [failure_of(error, self._signature)] * len(calls)
         if len(answers) != len(calls):
             text = f"{len(calls)} requests were answered by {len(answers)} replies"
             return [BackendFailure(_INTERNAL, text)] * len(calls)
-        return answers
+        return [_as_exhaustion(one) for one in answers]
+
+
+def _as_exhaustion(answer: BackendAnswer) -> BackendAnswer:
+    """Return ``answer``, as RESOURCE_EXHAUSTED if fewer rows might have gone well.
+
+    A model's own answer to a request says nothing of its execution.
+    """
+    if not isinstance(answer, BackendFailure) or answer.is_answer:
+        return answer
+    # What follows the message names files, which may be called anything.
+    message = answer.text.partition(_TRACEBACK)[0]
+    if not is_exhaustion(BackendError(message)):
+        return answer
+    return answer._replace(code=_RESOURCE_EXHAUSTED)
 
 
 def failure_of(error: Exception, signature: Signature) -> BackendFailure:

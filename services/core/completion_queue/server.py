@@ -84,6 +84,11 @@ class Server:
         for stream in tuple(self._streams):
             stream.hang_up()
 
+    @property
+    def streams(self) -> tuple[StreamCall, ...]:
+        """The streams that are open, and some that have just ended."""
+        return tuple(self._streams)
+
     def cancel_all_calls(self) -> None:
         """End every call that is still open."""
         self._server.cancel_all_calls()

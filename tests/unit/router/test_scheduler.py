@@ -197,3 +197,25 @@ def test_closing_refuses_who_waits_and_parts_from_the_instances(stage: Stage) ->
     assert instance.closed
     assert running.outcome == []
     assert waiting.outcome == [(14, "the server is shutting down")]
+
+
+def test_no_instance_idles_while_a_request_could_run_whoever_has_it() -> None:
+    stage = staged(add_sub(dynamic_batching=None))
+    instances = [stage.instance(worker) for worker in ("w1", "w1", "w2")]
+    stage.enqueue("a", "b", "c", "d")
+    held = [instance.names() for instance in instances]
+    assert sorted(held) == [[["a"]], [["b"]], [["c"]]]
+    (finished,) = [one for one in instances if one.names() == [["b"]]]
+    stage.complete(finished, response(b"."))
+    assert finished.names() == [["d"]]
+
+
+def test_the_instance_that_has_just_executed_is_taken_again() -> None:
+    stage = staged(add_sub(dynamic_batching=None))
+    instances = [stage.instance(worker) for worker in ("w1", "w2")]
+    stage.enqueue("a")
+    (warm,) = [one for one in instances if one.held]
+    for name in ("b", "c"):
+        stage.complete(warm, response(b"."))
+        stage.enqueue(name)
+        assert warm.names() == [[name]]

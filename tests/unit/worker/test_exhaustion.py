@@ -17,6 +17,7 @@ from services.worker.exhaustion import is_exhaustion
         BackendError("onnx runtime error 6: std::bad_alloc"),
         RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB"),
         RuntimeError("CUDNN_STATUS_ALLOC_FAILED"),
+        BackendError("Failed to process the request(s), message: MemoryError: "),
     ],
 )
 def test_too_little_memory_is_recognised(error: Exception) -> None:
