@@ -258,8 +258,10 @@ class ModelInspected(_message.Message):
     @_builtins.property
     def found(self) -> _model_config_pb2.ModelConfig:
         """Full shapes as the file declares them, batch dimension included, in
-        `input` and `output`; nothing else is set. Of a Python model: the whole
-        configuration, as its auto_complete_config leaves it.
+        `input` and `output`. `max_batch_size`: the most rows that the file allows;
+        0: it sets no bound, -1: its variable dimensions are no batch. Nothing else is
+        set. Of a Python model: the whole configuration, as its auto_complete_config
+        leaves it.
         """
 
     def __init__(

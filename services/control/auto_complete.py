@@ -24,7 +24,6 @@ SILENT_BACKENDS: Final = frozenset(
         "dyna_sequence",
         "identity",
         "openvino",
-        "pytorch",
         "repeat",
         "sequence",
         "square",
@@ -119,13 +118,15 @@ def fill_tensors(
 
     A written list of inputs or outputs is kept as it is, even if the file has
     more. The model can batch if the first dimension of every tensor is variable;
-    max_batch_size then becomes the default unless it is written, and above 1 the
+    max_batch_size then becomes the default, or what the file allows if that is less,
+    unless it is written, and above 1 the
     dynamic batcher is switched on unless another scheduler is.
 
     Args:
         config: After ``fill_backend``; changed in place.
         found: The worker's answer: ``input`` and ``output`` with full shapes,
-            batch dimension included; ``max_batch_size`` if the file says it.
+            batch dimension included; ``max_batch_size`` the most rows that the file
+            allows, 0 if it sets no bound, -1 if its variable dimensions are no batch.
         default_max_batch_size: For models that can batch.
 
     Raises:
@@ -133,7 +134,8 @@ def fill_tensors(
             batch.
     """
     tensors: list[_Tensor] = [*found.input, *found.output]
-    if all(tensor.dims[:1] == [VARIABLE] for tensor in tensors):
+    can_batch = found.max_batch_size >= 0
+    if can_batch and all(tensor.dims[:1] == [VARIABLE] for tensor in tensors):
         if config.max_batch_size == 0:
             most = found.max_batch_size or default_max_batch_size
             config.max_batch_size = max(most, 0)
@@ -197,10 +199,17 @@ def _names_apart(config: pb.ModelConfig) -> set[str]:
 def _known_file(config: pb.ModelConfig, files: Collection[str]) -> _ModelFile | None:
     if config.backend:
         of_backend = [each for each in _MODEL_FILES if each.backend == config.backend]
-        return _match(config, of_backend) or next(iter(of_backend), None)
+        known = _match(config, of_backend)
+        if known is None and not config.default_model_filename:
+            known = _present(of_backend, files)
+        return known or next(iter(of_backend), None)
     if config.platform or config.default_model_filename:
         return _match(config, _MODEL_FILES)
-    return next((each for each in _MODEL_FILES if each.filename in files), None)
+    return _present(_MODEL_FILES, files)
+
+
+def _present(known: Iterable[_ModelFile], files: Collection[str]) -> _ModelFile | None:
+    return next((each for each in known if each.filename in files), None)
 
 
 def _match(config: pb.ModelConfig, known: Iterable[_ModelFile]) -> _ModelFile | None:

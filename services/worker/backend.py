@@ -75,12 +75,14 @@ class FoundModel:
     Attributes:
         inputs: In the file's order.
         outputs: In the file's order.
-        max_batch_size: The most rows that it takes; 0 if it does not say.
+        max_rows: How long a first dimension that varies may be at most, where it is
+            the same one in all tensors; 0: it is not, the model cannot batch; None:
+            the file does not tell.
     """
 
     inputs: tuple[FoundTensor, ...]
     outputs: tuple[FoundTensor, ...]
-    max_batch_size: int = 0
+    max_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

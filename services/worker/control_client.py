@@ -304,7 +304,9 @@ def metrics_to_proto(shown: Shown) -> control_pb2.ModelMetrics:
 def _found_config(found: FoundModel | CompletedConfig) -> model_config_pb2.ModelConfig:
     if isinstance(found, CompletedConfig):
         return model_config_json.from_json(found.json)
-    config = model_config_pb2.ModelConfig(max_batch_size=found.max_batch_size)
+    config = model_config_pb2.ModelConfig()
+    if found.max_rows is not None:
+        config.max_batch_size = found.max_rows or -1
     for tensor in found.inputs:
         config.input.add(**_fields(tensor))
     for tensor in found.outputs:

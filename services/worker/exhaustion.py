@@ -10,6 +10,7 @@ _SIGNS: Final = (
     "out of memory",
     "out_of_memory",
     "failed to allocate memory",
+    "can't allocate memory",
     "std::bad_alloc",
     "alloc_failed",
     "memoryerror",

@@ -37,9 +37,22 @@ def check_model(config: ModelConfig, found: FoundModel) -> None:
         raise ConfigError(message)
     _check(config, "input", config.inputs, found.inputs)
     _check(config, "output", config.outputs, found.outputs)
+    _check_rows(config, found)
     _check_batch_inputs(config, found)
     _check(config, "input", state_specs(config), found.inputs)
     _check(config, "output", state_output_specs(config), found.outputs)
+
+
+def _check_rows(config: ModelConfig, found: FoundModel) -> None:
+    is_ragged = any(one.allow_ragged_batch for one in config.inputs)
+    if is_ragged or found.max_rows is None:
+        return
+    if config.max_batch_size > found.max_rows:
+        message = (
+            f"unable to load model '{config.name}', configuration expects"
+            f" max_batch_size {config.max_batch_size}, model provides {found.max_rows}"
+        )
+        raise ConfigError(message)
 
 
 def _names_apart(config: ModelConfig) -> frozenset[str]:

@@ -44,6 +44,9 @@ BACKENDS: Final[Mapping[str, BackendEntry]] = {
         extra="tensorrt",
         needs_gpu=True,
     ),
+    "pytorch": BackendEntry(
+        module="services.worker.backends.pytorch", requires=("torch",), extra="torch"
+    ),
     **{
         name: BackendEntry(
             module=f"services.worker.qa_backends.{name}", requires=(), extra=""
@@ -56,6 +59,7 @@ BACKENDS: Final[Mapping[str, BackendEntry]] = {
 PLATFORMS: Final[Mapping[str, str]] = {
     "onnxruntime_onnx": "onnxruntime",
     "pytorch_libtorch": "pytorch",
+    "torch_aoti": "pytorch",
     "tensorrt_plan": "tensorrt",
 }
 

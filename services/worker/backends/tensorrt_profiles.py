@@ -108,9 +108,7 @@ class EngineFacts:
             )
             for tensors in (self.inputs, self.outputs)
         )
-        return FoundModel(
-            inputs=inputs, outputs=outputs, max_batch_size=self.max_batch_size
-        )
+        return FoundModel(inputs=inputs, outputs=outputs, max_rows=self.max_batch_size)
 
 
 def most_rows(profiles: Sequence[Profile]) -> int:

@@ -70,6 +70,24 @@ def test_what_is_written_is_stronger_than_the_files(
     assert backend_of(text, "model.plan") == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "files", "expected"),
+    [
+        ('backend: "pytorch"', ["model.pt2"], ("pytorch", "torch_aoti", "model.pt2")),
+        ('backend: "pytorch"', ["model.pt2", "model.pt"], TORCH),
+        (
+            'backend: "pytorch" default_model_filename: "own.pt"',
+            ["model.pt2"],
+            ("pytorch", "pytorch_libtorch", "own.pt"),
+        ),
+    ],
+)
+def test_a_backend_with_two_files_takes_the_one_that_is_there(
+    text: str, files: list[str], expected: tuple[str, str, str]
+) -> None:
+    assert backend_of(text, *files) == expected
+
+
 def test_a_models_name_may_name_its_backend() -> None:
     config = pb.ModelConfig(name="model.identity")
     fill_backend(config, ())
@@ -113,7 +131,7 @@ def test_a_backend_of_somebody_else_is_asked_too() -> None:
     assert not needs_inspection(parsed('backend: "mine" ' + INPUT + OUTPUT))
 
 
-@pytest.mark.parametrize("text", ['backend: "pytorch"', 'platform: "ensemble"'])
+@pytest.mark.parametrize("text", ['backend: "openvino"', 'platform: "ensemble"'])
 def test_only_files_that_name_their_tensors_are_asked(text: str) -> None:
     assert not needs_inspection(parsed(text))
 
@@ -159,10 +177,22 @@ def test_the_batcher_is_switched_on_above_one_row(
     assert config.HasField("dynamic_batching") is has_batcher
 
 
-def test_a_file_that_tells_its_largest_batch_is_believed() -> None:
-    assert filled("", "max_batch_size: 9 " + BATCHED).max_batch_size == 9
-    written = filled("max_batch_size: 2", "max_batch_size: 9 " + BATCHED)
-    assert written.max_batch_size == 2
+@pytest.mark.parametrize(
+    ("most", "default", "expected"), [(16, 4, 16), (3, 4, 3), (0, 4, 4), (1, 4, 1)]
+)
+def test_a_file_that_tells_its_largest_batch_is_believed(
+    most: int, default: int, expected: int
+) -> None:
+    config = filled("", f"{BATCHED} max_batch_size: {most}", default)
+    assert config.max_batch_size == expected
+
+
+def test_variable_dimensions_that_are_no_batch_stay() -> None:
+    config = filled("", f"{BATCHED} max_batch_size: -1")
+    assert config.max_batch_size == 0
+    assert config.input[0].dims == [-1, 4]
+    with pytest.raises(FieldError, match="model does not support batching"):
+        filled("max_batch_size: 2", f"{BATCHED} max_batch_size: -1")
 
 
 def test_without_batching_shapes_stay_whole() -> None:

@@ -18,6 +18,7 @@ from services.worker.exhaustion import is_exhaustion
         RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB"),
         RuntimeError("CUDNN_STATUS_ALLOC_FAILED"),
         BackendError("Failed to process the request(s), message: MemoryError: "),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"),
     ],
 )
 def test_too_little_memory_is_recognised(error: Exception) -> None:

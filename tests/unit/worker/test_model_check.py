@@ -1,6 +1,7 @@
 """A model file against its configuration."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -232,3 +233,21 @@ def test_a_batch_input_has_the_datatype_that_is_made() -> None:
     )
     with pytest.raises(ConfigError, match="TYPE_INT32 for input 'N', model provides"):
         check_model(ragged(), model)
+
+
+@pytest.mark.parametrize(
+    ("max_rows", "is_right"), [(None, True), (8, True), (7, False)]
+)
+def test_no_more_rows_than_the_file_allows(
+    max_rows: int | None, *, is_right: bool
+) -> None:
+    model = replace(found({"X": X}, {"Y": X}), max_rows=max_rows)
+    if is_right:
+        check_model(declared([16], max_batch_size=8), model)
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_model(declared([16], max_batch_size=8), model)
+    assert str(caught.value) == (
+        "unable to load model 'm', configuration expects max_batch_size 8, model"
+        " provides 7"
+    )

@@ -232,7 +232,7 @@ def test_inspection_tells_shapes_and_the_largest_batch(bench: Bench) -> None:
     assert bench.backend.runtime().inspect(bench.source(config())) == FoundModel(
         inputs=(FoundTensor(name="X", datatype=DataType.FP32, shape=(-1, 3)),),
         outputs=(FoundTensor(name="Y", datatype=DataType.FP32, shape=(-1, 3)),),
-        max_batch_size=8,
+        max_rows=8,
     )
 
 

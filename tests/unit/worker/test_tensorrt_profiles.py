@@ -159,14 +159,14 @@ def test_a_batch_may_be_as_large_as_the_largest_named_profile_takes() -> None:
 def test_the_most_rows_are_those_that_all_inputs_take() -> None:
     uneven = profile(0, A=([1, 1], [1, 1], [8, 9]), B=([1], [1], [6]))
     assert most_rows([uneven]) == 6
-    assert FACTS.found().max_batch_size == 16
+    assert FACTS.found().max_rows == 16
 
 
 def test_an_engine_with_a_fixed_first_dimension_does_not_batch() -> None:
     fixed = EngineFacts(
         inputs=FACTS.inputs, outputs=(tensor("Y", 3),), profiles=FACTS.profiles
     )
-    assert fixed.found().max_batch_size == 0
+    assert fixed.found().max_rows == 0
 
 
 @pytest.mark.parametrize(

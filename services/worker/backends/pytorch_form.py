@@ -1,0 +1,62 @@
+"""What the forms have in common that a PyTorch model is saved in."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from services.core.model_config import ModelConfig
+from services.worker.backend import FoundModel
+from services.worker.signature import TensorSpec, input_specs
+
+Values: TypeAlias = Mapping[str, Any]
+"""By the configuration's names: a torch.Tensor each, or a list of str for BYTES."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundModel:
+    """A model that goes by the configuration's names.
+
+    Attributes:
+        call: Runs it. An optional input may be missing; outputs may be more than the
+            configuration has.
+        written_inputs: Those that it may write to.
+    """
+
+    call: Callable[[Values], Values]
+    written_inputs: frozenset[str]
+
+
+def model_inputs(config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Return all that a model is told: also of sequences, and of ragged batches."""
+    made = (
+        TensorSpec(name=name, datatype=batch_input.datatype, dims=(-1,))
+        for batch_input in config.batch_inputs
+        for name in batch_input.target_names
+    )
+    return (*input_specs(config), *made)
+
+
+class ModelForm(Protocol):
+    """A loaded model."""
+
+    @property
+    def found(self) -> FoundModel | None:
+        """What the file says about its tensors; None if it does not tell.
+
+        Raises:
+            ConfigError: one has a datatype that the protocol lacks.
+        """
+        ...
+
+    @property
+    def input_count(self) -> int:
+        """How many tensors it takes, as far as that is fixed."""
+        ...
+
+    def bind(self, config: ModelConfig) -> BoundModel:
+        """Return the model by the names that ``config`` has for its tensors.
+
+        Raises:
+            ConfigError: file and configuration contradict each other.
+        """
+        ...
