@@ -191,7 +191,7 @@ def test_an_exported_program_needs_no_configuration(
 ) -> None:
     config = client.get_model_config("exported")
     assert (config["backend"], config["platform"]) == ("pytorch", "torch_aoti")
-    assert config["max_batch_size"] == 4
+    assert config["max_batch_size"] == 16
     assert "dynamic_batching" in config
     inputs = [(one["name"], one["data_type"], one["dims"]) for one in config["input"]]
     names = ("x", "options[a]", "options[b]", "last")
