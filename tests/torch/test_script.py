@@ -8,7 +8,12 @@ import torch
 
 from services.core.datatype import DataType
 from services.core.errors import BackendError, ConfigError
-from services.core.model_config import InstanceKind, ModelConfig
+from services.core.model_config import (
+    InstanceKind,
+    ModelConfig,
+    SequenceBatching,
+    SequenceState,
+)
 from services.worker.backend import Backend, InstancePlace
 from services.worker.backends.pytorch import TorchRuntime
 from services.worker.device import Device, DeviceKind
@@ -379,3 +384,39 @@ def test_a_script_does_not_tell_what_a_configuration_lacks(
     with pytest.raises(ConfigError) as caught:
         TorchRuntime().inspect(source(add_sub, config(inputs, {})))
     assert str(caught.value).startswith(message)
+
+
+class Running(torch.nn.Module):
+    def forward(
+        self, x: torch.Tensor, total: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, total + x
+
+
+def test_states_of_a_sequence_are_inputs_and_outputs(tmp_path: Path) -> None:
+    save_script(tmp_path, Running())
+    state = SequenceState(
+        input_name="STATE__1", output_name="SUM__1", datatype=DataType.FP32, dims=(4,)
+    )
+    of = config(
+        {"X__0": [4]},
+        {"Y__0": [4]},
+        sequence_batching=SequenceBatching(states=(state,)),
+    )
+    x, total = rows(2).numpy(), rows(2, 9.0).numpy()
+    given = {"X__0": x, "STATE__1": total}
+    found = load(tmp_path, of).execute(given, ["Y__0", "SUM__1"])
+    assert np.array_equal(found["Y__0"], x * 2)
+    assert np.array_equal(found["SUM__1"], total + x)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="it has none")
+def test_a_model_on_a_gpu_answers_as_its_module(add_sub: Path) -> None:
+    of = config({"left": [4], "right": [4]}, {"Y": [4]}, kind=InstanceKind.GPU)
+    gpu = Device(kind=DeviceKind.GPU)
+    (model,) = TorchRuntime().load(source(add_sub, of, gpu), PLACES[:1])
+    left, right = rows(3), rows(3, 50.0)
+    found = model.execute({"left": left.numpy(), "right": right.numpy()}, ["Y"])
+    expected = AddSub()(left, right)[0].detach().numpy()
+    assert np.allclose(found["Y"], expected)

@@ -3,6 +3,7 @@
 import warnings
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +18,20 @@ from services.worker.backend import (
     Runtime,
     Tensors,
 )
-from services.worker.backends.pytorch_form import BoundModel, ModelForm, model_inputs
+from services.worker.backends.pytorch_cuda import CudaModel
+from services.worker.backends.pytorch_form import (
+    BoundModel,
+    ModelForm,
+    model_inputs,
+    model_outputs,
+)
 from services.worker.backends.pytorch_modes import THREAD_COUNTS, ExecutionModes
 from services.worker.backends.pytorch_options import TorchSettings, torch_settings
 from services.worker.backends.pytorch_script import ScriptModel
 from services.worker.backends.pytorch_tensors import to_numpy, to_torch
 from services.worker.device import DeviceKind
 
+_CPU: Final = "cpu"
 _DEFAULT_FILENAME: Final = "model.pt"
 _COMPILED_PLATFORM: Final = "torch_aoti"
 # What only one form has in the zip archive that each of them is.
@@ -65,7 +73,10 @@ class TorchRuntime:
                 form = shared[device]
             else:
                 form = shared[device] = _open(source, device, runners=len(places))
-            models.append(TorchModel(form.bind(config), config, settings))
+            model = form.bind(config)
+            if device is not None and device != _CPU:
+                model = _on_gpu(model, device, config)
+            models.append(TorchModel(model, config, settings))
         return tuple(models)
 
     def inspect(self, source: ModelSource) -> FoundModel:
@@ -101,8 +112,11 @@ class TorchModel:
         """Serve ``model``."""
         self._model = model
         self._inputs = {spec.name: spec.datatype for spec in model_inputs(config)}
-        self._outputs = {output.name: output.datatype for output in config.outputs}
+        self._outputs = {
+            output.name: output.datatype for output in model_outputs(config)
+        }
         self._modes = ExecutionModes(settings)
+        self._cleans_cache = settings.cache_cleaning and torch.cuda.is_available()
         self._without_gradients = (
             torch.inference_mode() if settings.inference_mode else torch.no_grad()
         )
@@ -134,10 +148,15 @@ class TorchModel:
         except Exception as error:
             message = f"PyTorch execute failure: {_text(error)}"
             raise BackendError(message) from error
+        finally:
+            if self._cleans_cache:
+                torch.cuda.empty_cache()
 
     def unload(self) -> None:
         """Let go of the model."""
         del self._model
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def _open(source: ModelSource, device: str | None, *, runners: int) -> ModelForm:
@@ -210,7 +229,13 @@ def _device(source: ModelSource, place: InstancePlace) -> str | None:
             f" but this worker serves {source.device.label}"
         )
         raise ConfigError(message)
-    return "cuda:0" if has_gpu and kind is not InstanceKind.CPU else "cpu"
+    # The only GPU that this process sees.
+    return "cuda:0" if has_gpu and kind is not InstanceKind.CPU else _CPU
+
+
+def _on_gpu(model: BoundModel, device: str, config: ModelConfig) -> BoundModel:
+    pins = config.optimization.input_pinned_memory
+    return replace(model, call=CudaModel(model, device, pins_inputs=pins).call)
 
 
 def _text(error: Exception) -> str:

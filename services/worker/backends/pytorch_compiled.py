@@ -14,7 +14,12 @@ from torch._inductor.package import load_package
 from services.core.errors import BackendError, ConfigError
 from services.core.model_config import ModelConfig
 from services.worker.backend import FoundModel, FoundTensor
-from services.worker.backends.pytorch_form import BoundModel, Values, model_inputs
+from services.worker.backends.pytorch_form import (
+    BoundModel,
+    Values,
+    model_inputs,
+    model_outputs,
+)
 from services.worker.backends.pytorch_names import (
     assign,
     input_place,
@@ -74,7 +79,7 @@ class CompiledModel:
         Nobody knows which inputs it writes to: all count as such.
         """
         inputs = [spec.name for spec in model_inputs(config)]
-        outputs = [output.name for output in config.outputs]
+        outputs = [output.name for output in model_outputs(config)]
         if len(inputs) != self.input_count:
             message = (
                 f"unable to load model '{config.name}', configuration expects"
@@ -136,7 +141,7 @@ def _found(
         inputs=tuple(inputs),
         outputs=tuple(
             FoundTensor(name=o.name, datatype=o.datatype, shape=(*rows, *o.model_dims))
-            for o in config.outputs
+            for o in model_outputs(config)
         ),
         max_rows=min((one.most[0] for one in compiled if 0 in one.most), default=None),
     )

@@ -16,7 +16,12 @@ from torch.utils import _pytree as pytree
 from services.core.errors import ConfigError
 from services.core.model_config import ModelConfig
 from services.worker.backend import FoundModel, FoundTensor
-from services.worker.backends.pytorch_form import BoundModel, Values, model_inputs
+from services.worker.backends.pytorch_form import (
+    BoundModel,
+    Values,
+    model_inputs,
+    model_outputs,
+)
 from services.worker.backends.pytorch_names import (
     TensorPlace,
     assign,
@@ -82,7 +87,7 @@ class ExportedModel:
     def bind(self, config: ModelConfig) -> BoundModel:
         """Return the model by the configuration's names; see ModelForm."""
         inputs = [spec.name for spec in model_inputs(config)]
-        outputs = [output.name for output in config.outputs]
+        outputs = [output.name for output in model_outputs(config)]
         if len(inputs) != len(self._inputs):
             message = (
                 f"unable to load model '{config.name}', configuration expects"

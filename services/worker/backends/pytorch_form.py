@@ -4,9 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from services.core.model_config import ModelConfig
+from services.core.model_config import ModelConfig, ModelOutput
 from services.worker.backend import FoundModel
-from services.worker.signature import TensorSpec, input_specs
+from services.worker.signature import (
+    TensorSpec,
+    input_specs,
+    state_output_specs,
+    state_specs,
+)
 
 Values: TypeAlias = Mapping[str, Any]
 """By the configuration's names: a torch.Tensor each, or a list of str for BYTES."""
@@ -33,7 +38,14 @@ def model_inputs(config: ModelConfig) -> tuple[TensorSpec, ...]:
         for batch_input in config.batch_inputs
         for name in batch_input.target_names
     )
-    return (*input_specs(config), *made)
+    return (*input_specs(config), *state_specs(config), *made)
+
+
+def model_outputs(config: ModelConfig) -> tuple[ModelOutput | TensorSpec, ...]:
+    """Return all that a model gives: its outputs, then states that are none."""
+    names = {output.name for output in config.outputs}
+    states = (spec for spec in state_output_specs(config) if spec.name not in names)
+    return (*config.outputs, *states)
 
 
 class ModelForm(Protocol):

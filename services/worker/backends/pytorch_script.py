@@ -14,7 +14,12 @@ import torch
 from services.core.datatype import DataType
 from services.core.errors import BackendError, ConfigError
 from services.core.model_config import ModelConfig, ModelOutput
-from services.worker.backends.pytorch_form import BoundModel, Values, model_inputs
+from services.worker.backends.pytorch_form import (
+    BoundModel,
+    Values,
+    model_inputs,
+    model_outputs,
+)
 from services.worker.backends.pytorch_names import TensorPlace, assign
 from services.worker.signature import TensorSpec
 
@@ -108,7 +113,7 @@ class ScriptModel:
         result = self._forward.schema.returns[0].type
         if result.kind() == "DictType":
             return run
-        names = [output.name for output in config.outputs]
+        names = [output.name for output in model_outputs(config)]
         if _is_list_of(result, "TensorType"):
             chosen = assign(config.name, "output", names, None)
             return lambda inputs: _pick(config, names, chosen, run(inputs))
@@ -147,9 +152,9 @@ def _choose_arguments(
 
 def _choose_results(config: ModelConfig, kinds: Sequence[_Type]) -> tuple[int, ...]:
     """Return which of the results each output is."""
-    names = [output.name for output in config.outputs]
+    names = [output.name for output in model_outputs(config)]
     chosen = assign(config.name, "output", names, [TensorPlace()] * len(kinds))
-    for output, i in zip(config.outputs, chosen, strict=True):
+    for output, i in zip(model_outputs(config), chosen, strict=True):
         if not _is_served(kinds[i]):
             message = (
                 f"output '{output.name}' must be of type Tensor or List[str]. It is of"
@@ -193,7 +198,7 @@ def _require_served(arguments: Sequence[_Argument]) -> None:
 def _require_datatypes(config: ModelConfig) -> None:
     tensors: list[tuple[str, TensorSpec | ModelOutput]] = [
         *(("input", spec) for spec in model_inputs(config)),
-        *(("output", output) for output in config.outputs),
+        *(("output", output) for output in model_outputs(config)),
     ]
     for kind, tensor in tensors:
         if tensor.datatype in _UNSUPPORTED:
