@@ -66,6 +66,7 @@ class Catalog:
         Raises:
             InternalError: a repository cannot be listed.
         """
+        await asyncio.to_thread(self._settings.remotes.refresh)
         found = await asyncio.to_thread(
             repository.scan, self._settings.roots, self._settings.config_name
         )
@@ -138,8 +139,9 @@ class Catalog:
         await self._requests.tidy()
 
     def close(self) -> None:
-        """Remove files of load requests, unless it was told where to write them."""
+        """Remove copies of repositories, and files of requests if they are ours."""
         self._requests.close()
+        self._settings.remotes.close()
 
     async def follow_workers(self) -> None:
         """Prepare models anew whenever workers bring what they may depend on."""

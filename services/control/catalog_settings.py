@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from services.control.preparation import CompletionSettings
+from services.control.remote_repository import RemoteRepositories
 
 EVERY_MODEL: Final = "*"
 
@@ -28,7 +29,8 @@ class CatalogSettings:
     """How the repositories are served.
 
     Attributes:
-        roots: The repositories.
+        roots: The repositories, as folders.
+        remotes: Brings the folders that are copies up to date.
         mode: Who decides what is loaded.
         start_up_models: For EXPLICIT and ON_DEMAND mode; ``*`` means all.
         memory_budget_bytes: For ON_DEMAND mode: how much all models together may
@@ -46,6 +48,7 @@ class CatalogSettings:
     """
 
     roots: tuple[str, ...]
+    remotes: RemoteRepositories = field(default_factory=lambda: RemoteRepositories(()))
     mode: ControlMode = ControlMode.NONE
     start_up_models: tuple[str, ...] = ()
     memory_budget_bytes: int = 0

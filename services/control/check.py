@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from services.control import repository
 from services.control.command_line import max_batch_sizes
 from services.control.preparation import CompletionSettings
+from services.control.remote_repository import RemoteRepositories
 from services.control.repository_check import CheckedModel, RepositoryCheck
 from services.control.trial_fleet import QUIET, trial_fleet
 from services.core import logs
@@ -33,14 +35,27 @@ def main(argv: Sequence[str]) -> int:
     )
     try:
         return asyncio.run(_check(options, completion))
-    except InternalError as error:
+    except (InternalError, ValueError) as error:
         sys.stderr.write(f"nereid check: {error}\n")
         return 2
 
 
 async def _check(options: argparse.Namespace, completion: CompletionSettings) -> int:
+    remotes = RemoteRepositories(options.repositories, os.environ)
+    try:
+        return await _check_all(options, completion, remotes)
+    finally:
+        remotes.close()
+
+
+async def _check_all(
+    options: argparse.Namespace,
+    completion: CompletionSettings,
+    remotes: RemoteRepositories,
+) -> int:
+    await asyncio.to_thread(remotes.refresh)
     found = await asyncio.to_thread(
-        repository.scan, options.repositories, options.model_config_name
+        repository.scan, remotes.folders, options.model_config_name
     )
     bad = 0
     async with trial_fleet(options.device) as fleet:

@@ -15,6 +15,7 @@ from services.control.catalog_settings import (
 from services.control.live_settings import StartSettings
 from services.control.metrics_settings import MetricsSettings, parse_metrics_config
 from services.control.preparation import CompletionSettings
+from services.control.remote_repository import RemoteRepositories
 from services.control.trace_config import TraceConfig
 from services.control.trace_settings import OPENTELEMETRY_MODE
 from services.core import flags, logs
@@ -65,6 +66,9 @@ def parse(argv: list[str]) -> ControlSettings:
         )
     try:
         sizes = max_batch_sizes(options.backend_config)
+        remotes = RemoteRepositories(
+            options.model_repository, os.environ, options.repository_cache_directory
+        )
         budget = options.model_memory_budget
         budget_bytes = parse_byte_size(budget) if budget else 0
         metrics = parse_metrics_config(
@@ -94,7 +98,8 @@ def parse(argv: list[str]) -> ControlSettings:
         metrics=metrics,
         responses=responses,
         catalog=CatalogSettings(
-            roots=tuple(options.model_repository),
+            roots=remotes.folders,
+            remotes=remotes,
             mode=ControlMode(options.model_control_mode),
             start_up_models=tuple(options.load_model),
             memory_budget_bytes=budget_bytes,
@@ -174,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         required=True,
         metavar="DIR",
-        help="a folder of models; may be repeated",
+        help="a folder of models, or s3://, gs://, as://; may be repeated",
     )
     add("--listen", required=True, metavar="TARGET", help="unix:/path or host:port")
     add(
@@ -248,6 +253,13 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         metavar="DIR",
         help="where files of load requests are written, for workers to read"
+        " (default: a temporary folder)",
+    )
+    add(
+        "--repository-cache-directory",
+        default="",
+        metavar="DIR",
+        help="where copies of remote repositories go, for workers to read"
         " (default: a temporary folder)",
     )
     add("--log-verbose", type=int, default=0, metavar="N", help="verbosity; 0 is off")

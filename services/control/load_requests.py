@@ -187,6 +187,7 @@ class LoadRequests:
     # ---------------------------------------------------------------- files
 
     async def _scan(self, name: str) -> Survey:
+        await asyncio.to_thread(self._settings.remotes.refresh, name)
         return await asyncio.to_thread(
             repository.scan_model,
             self._settings.roots,

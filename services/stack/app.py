@@ -120,7 +120,8 @@ def _folder_problems(settings: StackSettings) -> tuple[str, ...]:
     return tuple(
         f"model repository '{folder}' is not a folder"
         for folder in settings.model_repositories
-        if not Path(folder).is_dir()
+        # Control says what is wrong with a remote one.
+        if "://" not in folder and not Path(folder).is_dir()
     )
 
 

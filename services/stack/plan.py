@@ -175,6 +175,7 @@ def _control(settings: StackSettings, places: Places, worker_count: int) -> Proc
             *repositories,
             f"--override-directory={places.state_directory / 'overrides'}",
             f"--expected-workers={worker_count}",
+            f"--repository-cache-directory={places.state_directory / 'repositories'}",
             *settings.control_flags,
         ),
         environment={"REDIS_URL": redis_url},

@@ -56,6 +56,7 @@ PURE: Final = (
     "control/otel_options.py",
     "control/repository_index.py",
     "control/route_table.py",
+    "control/remote_location.py",
     "control/router_acknowledgements.py",
     "control/snapshot.py",
     "control/traffic_split.py",
@@ -286,6 +287,11 @@ def test_only_the_stores_speak_to_redis() -> None:
 def test_only_the_exporter_imports_opentelemetry() -> None:
     found = {module: packages_of(module) & {"opentelemetry"} for module in modules()}
     assert offenders(found).keys() <= {"control/otel_export.py"}
+
+
+def test_only_remote_repositories_import_fsspec() -> None:
+    found = {module: packages_of(module) & {"fsspec"} for module in modules()}
+    assert offenders(found).keys() <= {"control/remote_repository.py"}
 
 
 def test_only_backends_import_a_runtime() -> None:
