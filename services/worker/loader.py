@@ -36,14 +36,7 @@ from services.worker.backend_check import require_backends
 from services.worker.execution import Execution
 from services.worker.gather import Allocate
 from services.worker.host_memory import input_memory
-from services.worker.instance import (
-    AnyRun,
-    Instance,
-    Run,
-    StatefulRun,
-    Stream,
-    StreamedRun,
-)
+from services.worker.instance import Instance
 from services.worker.labels import read_labels
 from services.worker.memory import MemoryUse, measure
 from services.worker.model_metrics import ModelMetrics
@@ -52,6 +45,8 @@ from services.worker.peers import Peers
 from services.worker.ragged_backend import with_ragged_batches
 from services.worker.readiness import ReadinessChecks
 from services.worker.request_execution import RequestExecution
+from services.worker.router_link import Stream
+from services.worker.runs import AnyRun, Run, StatefulRun, StreamedRun
 from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
 from services.worker.sequence_states import SequenceStates
 from services.worker.signature import Signature

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from services.core.model_config import InstanceGroup
 from services.worker.backend import AnyBackend, InstancePlace, ModelSource
-from services.worker.instance import AnyRun, StatefulRun, StreamedRun
 from services.worker.outlet import Outlet
+from services.worker.runs import AnyRun, StatefulRun, StreamedRun
 from services.worker.sequence_states import SequenceStates
 
 SeatKey: TypeAlias = tuple[str, str, InstanceGroup]

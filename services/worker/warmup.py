@@ -23,8 +23,8 @@ from services.core.model_config import ModelConfig
 from services.core.model_config_warmup import Warmup, WarmupData, WarmupInput
 from services.worker import wire
 from services.worker.backend import ModelSource
-from services.worker.instance import AnyRun, StatefulRun, StreamedRun
 from services.worker.outlet import Outlet
+from services.worker.runs import AnyRun, StatefulRun, StreamedRun
 from services.worker.sequence_states import SequenceStates
 
 FOLDER: Final = "warmup"

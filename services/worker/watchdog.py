@@ -13,8 +13,8 @@ from typing import Final
 import structlog
 
 from services.core.clock import Clock
-from services.worker.instance import AnyRun, StatefulRun, StreamedRun
 from services.worker.outlet import Outlet
+from services.worker.runs import AnyRun, StatefulRun, StreamedRun
 from services.worker.sequence_states import SequenceStates
 
 # A hung execution is found this late at most, or after a quarter of its bound.

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from protos import worker_pb2
-from services.worker import instance as instances
-from services.worker import wire
-from services.worker.instance import Instance, StatefulRun
+from services.worker import router_link, wire
+from services.worker.instance import Instance
+from services.worker.runs import StatefulRun
 from services.worker.sequence_states import SequenceStates, State
 from tests.unit.worker.puppets import WAIT_S, PuppetRouters, PuppetStream
 
@@ -189,7 +189,7 @@ def test_a_batch_that_crosses_the_farewell_is_left_to_the_router() -> None:
 def test_a_router_that_does_not_say_goodbye_is_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(instances, "_FAREWELL_S", 0.02)
+    monkeypatch.setattr(router_link, "_FAREWELL_S", 0.02)
     routers = PuppetRouters()
     instance = Instance("m_0", shout, routers.open)
     instance.connect(["r1"])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from services.worker.backend import InstancePlace
-from services.worker.instance import StatefulRun, StreamedRun
 from services.worker.outlet import Outlet
+from services.worker.runs import StatefulRun, StreamedRun
 from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
 from tests.unit.worker.onnx_models import ADD_SUB, source
 from tests.unit.worker.puppets import PuppetBackend

@@ -17,7 +17,8 @@ from services.worker.backend import (
     Deliver,
     ReplyTensor,
 )
-from services.worker.instance import Instance, StreamedRun
+from services.worker.instance import Instance
+from services.worker.runs import StreamedRun
 from services.worker.streamed_execution import StreamedExecution
 from tests.unit.worker.messages import batch, ints, request, signature, tensor
 from tests.unit.worker.puppets import (

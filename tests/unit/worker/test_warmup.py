@@ -13,8 +13,8 @@ from services.core.datatype import DataType
 from services.core.errors import BackendError, ConfigError
 from services.core.model_config_warmup import Warmup, WarmupData, WarmupInput
 from services.worker.backend import ModelSource
-from services.worker.instance import StreamedRun
 from services.worker.outlet import Outlet
+from services.worker.runs import StreamedRun
 from services.worker.warmup import samples, warm_up
 from tests.unit.worker.onnx_models import ADD_SUB, source
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from services.core.clock import MonotonicClock
-from services.worker.instance import StatefulRun, StreamedRun
 from services.worker.outlet import Outlet
+from services.worker.runs import StatefulRun, StreamedRun
 from services.worker.watchdog import HungError, RunningExecutions, Watchdog, Watched
 from tests.unit.worker.puppets import WAIT_S
 
