@@ -5,31 +5,24 @@ Models without one never meet it: their requests go straight to their scheduler.
 
 import contextlib
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from services.core.wire_format import WireFormatError
 from services.router.pending_request import PendingRequest, Taker
 from services.router.response_cache import ResponseCache, request_key
 from services.router.route_scheduler import RouteScheduler
 from services.router.route_table import Route
+from services.router.stand_in import StandIn
 from services.router.statistics import ModelStatistics
 
 
-class CachedCall:
+class CachedCall(StandIn):
     """A request that the cache had no answer to, on its way to get one."""
 
     __slots__ = (
         "_owner",
-        "attempts",
-        "body",
-        "enqueued_ns",
         "key",
         "lookup_ns",
-        "priority",
-        "request",
-        "rows",
-        "shape_key",
-        "timeout_ns",
     )
 
     def __init__(
@@ -43,22 +36,10 @@ class CachedCall:
             key: What stands for it.
             lookup_ns: How long it was looked for.
         """
+        super().__init__(request)
         self._owner = owner
-        self.request = request
         self.key = key
         self.lookup_ns = lookup_ns
-        self.body: bytes = request.body
-        self.rows: int = request.rows
-        self.shape_key: Hashable = request.shape_key
-        self.enqueued_ns: int = request.enqueued_ns
-        self.priority: int = request.priority
-        self.timeout_ns: int = request.timeout_ns
-        self.attempts = 0
-
-    @property
-    def open(self) -> bool:
-        """Whether the client still waits."""
-        return self.request.open
 
     def answer(self, message: bytes) -> None:
         """Answer the client, then keep the answer."""

@@ -8,38 +8,27 @@ from collections.abc import Callable
 from functools import partial
 
 from services.router.pending_request import PendingRequest
+from services.router.stand_in import StandIn
 
 
-class OrderedRequest:
+class OrderedRequest(StandIn):
     """Stands for a request and keeps its outcome until those before it have one."""
 
     __slots__ = (
         "_order",
-        "attempts",
-        "body",
-        "enqueued_ns",
-        "open",
         "outcome",
-        "priority",
-        "request",
-        "rows",
-        "shape_key",
-        "timeout_ns",
     )
 
     def __init__(self, request: PendingRequest, order: "InOrder") -> None:
         """Stand for ``request`` in ``order``."""
+        super().__init__(request)
         self._order = order
-        self.request = request
-        self.body = request.body
-        self.rows = request.rows
-        self.shape_key = request.shape_key
-        self.enqueued_ns = request.enqueued_ns
-        self.priority = request.priority
-        self.timeout_ns = request.timeout_ns
-        self.attempts = 0
-        self.open = True
         self.outcome: Callable[[], None] | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether there is no outcome yet."""
+        return self.outcome is None
 
     def answer(self, message: bytes) -> None:
         """Give the client ``message`` when it is its turn."""
@@ -52,14 +41,12 @@ class OrderedRequest:
     def leave(self) -> bool:
         """Give up the turn: the client has left. False if its answer was there."""
         had_none = self.open
-        self.open = False
         self.outcome = _nothing
         self._order.settled()
         return had_none
 
     def _settle(self, outcome: Callable[[], None]) -> None:
         if self.open:
-            self.open = False
             self.outcome = outcome
             self._order.settled()
 

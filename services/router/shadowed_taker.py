@@ -3,42 +3,21 @@
 Only requests that a split has directed meet it; all others go straight on.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from services.router.pending_request import PendingRequest, Taker
+from services.router.stand_in import StandIn
 
 
-class ShadowedCall:
+class ShadowedCall(StandIn):
     """A request whose answer is kept to compare another with."""
 
-    __slots__ = (
-        "_owner",
-        "attempts",
-        "body",
-        "enqueued_ns",
-        "priority",
-        "request",
-        "rows",
-        "shape_key",
-        "timeout_ns",
-    )
+    __slots__ = ("_owner",)
 
     def __init__(self, owner: "ShadowedTaker", request: PendingRequest) -> None:
         """Stand for ``request``, just admitted."""
+        super().__init__(request)
         self._owner = owner
-        self.request = request
-        self.body: bytes = request.body
-        self.rows: int = request.rows
-        self.shape_key: Hashable = request.shape_key
-        self.enqueued_ns: int = request.enqueued_ns
-        self.priority: int = request.priority
-        self.timeout_ns: int = request.timeout_ns
-        self.attempts = 0
-
-    @property
-    def open(self) -> bool:
-        """Whether the client still waits."""
-        return self.request.open
 
     def answer(self, message: bytes) -> None:
         """Answer the client, then have the request copied."""

@@ -7,12 +7,13 @@ The worker tells durations, not times; its execution is placed in the middle of 
 time between dispatch and answer. Source of the names: Triton's trace extension.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from services.router.pending_request import PendingRequest
 from services.router.request_content import request_id
+from services.router.stand_in import StandIn
 from services.router.streamed_replies import DecoupledRequest
 
 _START: Final = "REQUEST_START"
@@ -106,25 +107,15 @@ class Arrival:
     traceparent: str = ""
 
 
-class TracedRequest:
+class TracedRequest(StandIn):
     """Stands for a client's request, and notes what becomes of it."""
 
     __slots__ = (
         "_now_ns",
         "_on_end",
         "_send_prefix",
-        "attempts",
-        "body",
-        "enqueued_ns",
-        "priority",
-        "request",
-        "rows",
-        "shape_key",
-        "timeout_ns",
         "trace",
     )
-
-    shape_key: Hashable
 
     def __init__(
         self,
@@ -143,29 +134,17 @@ class TracedRequest:
             on_end: Called once, with the finished trace.
             now_ns: The monotonic clock.
         """
-        self.request = request
+        super().__init__(request)
         self.trace = trace
         self._on_end: Callable[[RequestTrace], None] | None = on_end
         self._now_ns = now_ns
         self._send_prefix = arrival.send_prefix
-        self.body = request.body
-        self.rows = request.rows
-        self.shape_key = request.shape_key
-        self.enqueued_ns = request.enqueued_ns
-        self.priority = request.priority
-        self.timeout_ns = request.timeout_ns
-        self.attempts = 0
         trace.timestamps.extend(arrival.received)
         trace.begin(at_ns=request.enqueued_ns, queued_ns=now_ns())
         trace.request_id = request_id(request.body)
         trace.traceparent = arrival.traceparent
         if trace.keeps_tensors:
             trace.request = request.body
-
-    @property
-    def open(self) -> bool:
-        """Whether the client still waits."""
-        return self.request.open
 
     def answer(self, message: bytes) -> None:
         """Give the client a serialized ModelInferResponse."""

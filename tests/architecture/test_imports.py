@@ -99,6 +99,7 @@ PURE: Final = (
     "router/sequence_slots.py",
     "router/sequence_step.py",
     "router/sequencer.py",
+    "router/stand_in.py",
     "router/statistics.py",
     "router/trace_sampler.py",
     "router/traced_request.py",
