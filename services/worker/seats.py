@@ -12,9 +12,7 @@ from typing import TypeAlias
 
 from services.core.model_config import InstanceGroup
 from services.worker.backend import AnyBackend, InstancePlace, ModelSource
-from services.worker.outlet import Outlet
-from services.worker.runs import AnyRun, StatefulRun, StreamedRun
-from services.worker.sequence_states import SequenceStates
+from services.worker.runs import AnyRun, guarded
 
 SeatKey: TypeAlias = tuple[str, str, InstanceGroup]
 """A fingerprint, an instance's name, and its group but for the count."""
@@ -101,26 +99,4 @@ def seat_key(
 def exclusive(run: AnyRun) -> AnyRun:
     """Return ``run`` for several callers: one batch at a time."""
     lock = threading.Lock()
-    if isinstance(run, StreamedRun):
-        streamed = run.run
-
-        def run_streamed(message: bytes, outlet: Outlet) -> bytes:
-            with lock:
-                return streamed(message, outlet)
-
-        return StreamedRun(run_streamed)
-    if isinstance(run, StatefulRun):
-        stateful = run.run
-
-        def run_stateful(message: bytes, states: SequenceStates) -> bytes:
-            with lock:
-                return stateful(message, states)
-
-        return StatefulRun(run_stateful, run.tells_states)
-    plain = run
-
-    def run_plain(message: bytes) -> bytes:
-        with lock:
-            return plain(message)
-
-    return run_plain
+    return guarded(run, lambda: lock)

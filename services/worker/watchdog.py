@@ -4,8 +4,9 @@ Nothing can stop a thread inside a runtime. So who can end the execution is told
 backend with a process of its own ends that process, for all others the worker ends.
 """
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -13,9 +14,7 @@ from typing import Final
 import structlog
 
 from services.core.clock import Clock
-from services.worker.outlet import Outlet
-from services.worker.runs import AnyRun, StatefulRun, StreamedRun
-from services.worker.sequence_states import SequenceStates
+from services.worker.runs import AnyRun, guarded
 
 # A hung execution is found this late at most, or after a quarter of its bound.
 _PERIOD_S: Final = 1.0
@@ -117,39 +116,8 @@ class Watchdog:
                     target=self._look, name="watchdog", daemon=True
                 )
                 self._thread.start()
-        begin = partial(self._begin, instance, bound_ns, end or self._give_up)
-        if isinstance(run, StreamedRun):
-            streamed = run.run
-
-            def run_streamed(message: bytes, outlet: Outlet) -> bytes:
-                number = begin()
-                try:
-                    return streamed(message, outlet)
-                finally:
-                    self._done(number)
-
-            return StreamedRun(run_streamed)
-        if isinstance(run, StatefulRun):
-            stateful = run.run
-
-            def run_stateful(message: bytes, states: SequenceStates) -> bytes:
-                number = begin()
-                try:
-                    return stateful(message, states)
-                finally:
-                    self._done(number)
-
-            return StatefulRun(run_stateful, run.tells_states)
-        plain = run
-
-        def run_plain(message: bytes) -> bytes:
-            number = begin()
-            try:
-                return plain(message)
-            finally:
-                self._done(number)
-
-        return run_plain
+        guard = partial(self._guard, instance, bound_ns, end or self._give_up)
+        return guarded(run, guard)
 
     def stop(self) -> None:
         """Look no longer."""
@@ -157,14 +125,18 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join()
 
-    def _begin(self, instance: str, bound_ns: int, end: Callable[[], None]) -> int:
+    @contextlib.contextmanager
+    def _guard(
+        self, instance: str, bound_ns: int, end: Callable[[], None]
+    ) -> Iterator[None]:
         watched = Watched(instance, bound_ns, self._now_ns() + bound_ns, end)
         with self._lock:
-            return self._running.begin(watched)
-
-    def _done(self, number: int) -> None:
-        with self._lock:
-            self._running.done(number)
+            number = self._running.begin(watched)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.done(number)
 
     def _look(self) -> None:
         while not self._stopping.wait(self._period_s):
