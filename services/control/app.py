@@ -23,6 +23,7 @@ from services.control.kept_metrics import KeptMetrics
 from services.control.live_settings import LiveSettings, live_settings
 from services.control.management_servicer import ManagementServicer, UnservedMethods
 from services.control.metrics_servicer import MetricsServicer
+from services.control.patience import patience
 from services.control.placing import place_version
 from services.control.readiness_servicer import ReadinessServicer
 from services.control.reconciler import Reconciler
@@ -169,7 +170,7 @@ class _Process:
         """
         expected = self.settings.expected_workers
         try:
-            async with asyncio.timeout(_GATHER_S):
+            async with patience(_GATHER_S):
                 await supervisor.until(lambda: supervisor.worker_count >= expected)
         except TimeoutError:
             present = supervisor.worker_count

@@ -15,6 +15,7 @@ from services.control.events import ModelDropped, StartUpOver
 from services.control.load_requests import LoadRequests, failed_to_poll
 from services.control.on_demand import OnDemand
 from services.control.overrides import NO_OVERRIDE, Override
+from services.control.patience import patience
 from services.control.preparation import written_config
 from services.control.repository import DUPLICATE, ModelFolder, Survey
 from services.control.served_models import ServedModels
@@ -231,7 +232,7 @@ class Catalog:
 
     async def _fleet_grows(self, known: frozenset[Capability]) -> bool:
         try:
-            async with asyncio.timeout(self._settings.fleet_wait_s):
+            async with patience(self._settings.fleet_wait_s):
                 await self._supervisor.capabilities_beyond(known)
         except TimeoutError:
             return False

@@ -7,6 +7,7 @@ state is consistent.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -34,6 +35,7 @@ from services.control.events import (
 from services.control.inspections import Inspections, WorkerGoneError
 from services.control.load_durations import LoadDurations
 from services.control.model_registry import Generation, VersionKey, VersionSpec, Worker
+from services.control.patience import Wait
 from services.control.readiness import ReadinessQuestions
 from services.control.reconciler import Reconciler
 from services.control.router_links import RouterLink, RouterLinks
@@ -51,7 +53,7 @@ _LIVES: Final = "workers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grace:
-    """How long somebody who is silent is given, in seconds.
+    """How long somebody who is silent is given, in seconds in which control ran.
 
     Attributes:
         worker_s: A worker dials again within two seconds, and the process behind
@@ -93,7 +95,7 @@ class Supervisor:
         self._saved = Snapshot()
         self._grace = grace or Grace()
         self._workers = WorkerLinks()
-        self._absent: dict[str, asyncio.TimerHandle] = {}
+        self._absent: dict[str, Wait] = {}
         self._routers = RouterLinks()
         self._lives = WorkerLives()
         self._count: Callable[[str], None] = lambda _: None
@@ -416,5 +418,6 @@ class Supervisor:
 
     def _later(
         self, delay_s: float, act: Callable[..., None], *arguments: object
-    ) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(delay_s, act, *arguments)
+    ) -> Wait:
+        loop = asyncio.get_running_loop()
+        return Wait(loop, delay_s, partial(act, *arguments))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from services.control.patience import patience
 from services.control.supervisor import Supervisor
 from services.core.errors import ModelNotReadyError
 
@@ -39,7 +40,7 @@ async def _patiently(
 ) -> None:
     coming = supervisor.until(lambda: supervisor.worker_count > 0)
     try:
-        async with asyncio.timeout(patience_s):
+        async with patience(patience_s):
             await _first(working, coming)
     except TimeoutError:
         raise ModelNotReadyError("no worker is attached to load the model") from None
