@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from google.protobuf import text_format
 
 from protos import inference_pb2, inference_pb2_grpc, model_config_pb2
 from tests.bench.errors import BenchError
+from tests.support.ports import free_ports
 
 PROGRAMS: Final = Path(__file__).with_name("peer_programs")
 MODEL: Final = "simple"
@@ -164,18 +164,6 @@ def write_python_model(repository: Path) -> Path:
     shutil.copy(PROGRAMS / "simple_model.py", version / "model.py")
     (repository / MODEL / "config.pbtxt").write_text(CONFIG, encoding="utf-8")
     return repository
-
-
-def free_ports(count: int) -> tuple[int, ...]:
-    """Return ports of 127.0.0.1 that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return tuple(one.getsockname()[1] for one in sockets)
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def _triton_folder(venv: Path) -> Path:

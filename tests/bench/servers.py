@@ -1,6 +1,5 @@
 """The two servers that are compared, as processes."""
 
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ import grpc
 from protos import inference_pb2, inference_pb2_grpc
 from tests.bench import process_cpu
 from tests.bench.errors import BenchError
+from tests.support.ports import free_ports
 
 START_S: Final = 90.0
 STOP_S: Final = 15.0
@@ -55,7 +55,7 @@ def nereid(
     Raises:
         BenchError: it did not become ready, or ended before it was told to.
     """
-    rest, inference, metrics = _free_ports(3)
+    rest, inference, metrics = free_ports(3)
     with ExitStack() as stack:
         state = stack.enter_context(_temporary_directory())
         process = stack.enter_context(
@@ -98,7 +98,7 @@ def baseline(
         BenchError: they did not become ready, or ended before they were told to.
     """
     del flags
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     with ExitStack() as stack:
         directory = stack.enter_context(_temporary_directory())
         worker_target = f"unix:{directory / 'worker.sock'}"
@@ -179,11 +179,3 @@ def _until_ready(
 
 def _tail(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace")[-3000:]
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.timeout(120)
 # How long a stopped worker may go unnoticed, and requests wait for another.
 NOTICED_S = 12.0
 AWAY_S = 5.0
+# How long a control that was started anew waits for its workers, and a bit.
+RECOVERY_S = 5.5
 NO_WORKER_S = 10.0
 SLACK_S = 4.0
 
@@ -110,6 +112,27 @@ def test_inference_goes_on_while_nobody_manages_it(stack: Stack, role: str) -> N
     assert running.errors == [], stack.output
     assert running.slowest_s < AWAY_S
     wait_until(lambda: is_managed(stack), within_s=10)
+
+
+def routers_joined(stack: Stack) -> int:
+    """Return how often a router found a control; not what is quoted of its words."""
+    lines = stack.output.splitlines()
+    return sum(line.startswith("I") and '"a router joined"' in line for line in lines)
+
+
+def test_a_control_that_is_stopped_while_it_recovers_loses_no_worker(
+    stack: Stack,
+) -> None:
+    joined = routers_joined(stack)
+    with load(stack.grpc) as running:
+        kill(stack, "control")
+        wait_until(lambda: routers_joined(stack) > joined, within_s=20)
+        with stopped(stack.process_of("control")):
+            threading.Event().wait(RECOVERY_S)
+        # A control that thinks itself alone tells the router so now.
+        wait_until(lambda: is_managed(stack), within_s=20)
+        running.wait_for_more(100, within_s=10)
+    assert running.errors == [], stack.output
 
 
 def test_a_stopped_worker_is_noticed_and_comes_back(stack: Stack) -> None:

@@ -20,6 +20,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.support.ports import free_ports
+
 ROOT = Path(__file__).resolve().parents[2]
 PUPPET = ROOT / "tests" / "support" / "rest_puppet.py"
 TIMEOUT_S = 30
@@ -70,14 +72,6 @@ def ask(
             headers=dict(response.getheaders()),
             body=response.read(),
         )
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def envoy_binary() -> str:

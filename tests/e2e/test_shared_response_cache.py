@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import tempfile
 import urllib.request
@@ -17,6 +16,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.chaos.load import wait_until
+from tests.support.ports import free_ports
 from tests.support.stack import NEREID, ROOT, Stack, running_stack
 
 pytestmark = pytest.mark.timeout(180)
@@ -75,8 +75,7 @@ def second_router(stack: Stack) -> Iterator[triton.InferenceServerClient]:
     command = stack.processes()[stack.process_of("router")]
     control = re.search(r"--control=\S+", command)
     assert control is not None
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as directory:
         flags = [f"--grpc-port={port}", "--grpc-address=127.0.0.1", control.group()]
         flags += [f"--internal-listen=unix:{directory}/router.sock", CACHE]

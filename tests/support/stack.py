@@ -7,7 +7,6 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from tests.support.ports import free_ports
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 NEREID: Final = Path(sys.executable).with_name("nereid")
@@ -150,7 +151,7 @@ def started_stack(
         environment: Added to this process's own.
         devices: That get a worker; (): those that the stack finds.
     """
-    http, grpc, metrics = ports or free_ports()
+    http, grpc, metrics = ports or free_ports(3)
     mark = uuid.uuid4().hex
     inherited = {k: v for k, v in os.environ.items() if k != "REDIS_URL"}
     with tempfile.TemporaryDirectory(prefix="nereid-test-") as state:
@@ -191,16 +192,6 @@ def build_demo(repository: Path, *arguments: str) -> Path:
     command = [sys.executable, "-m", "demo.build", *arguments, str(repository)]
     subprocess.run(command, cwd=ROOT, check=True)
     return repository
-
-
-def free_ports() -> tuple[int, int, int]:
-    """Return three ports of 127.0.0.1 that nobody listens on now."""
-    with contextlib.ExitStack() as held:
-        servers = [
-            held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)
-        ]
-        first, second, third = (server.getsockname()[1] for server in servers)
-    return first, second, third
 
 
 def processes_marked(mark: str) -> dict[int, str]:
