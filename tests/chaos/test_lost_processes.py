@@ -114,19 +114,21 @@ def test_inference_goes_on_while_nobody_manages_it(stack: Stack, role: str) -> N
     wait_until(lambda: is_managed(stack), within_s=10)
 
 
-def routers_joined(stack: Stack) -> int:
-    """Return how often a router found a control; not what is quoted of its words."""
+def times_listening(stack: Stack) -> int:
+    """Return how often control began to listen; not what is quoted of its words."""
     lines = stack.output.splitlines()
-    return sum(line.startswith("I") and '"a router joined"' in line for line in lines)
+    return sum(
+        line.startswith("I") and '"control is listening"' in line for line in lines
+    )
 
 
 def test_a_control_that_is_stopped_while_it_recovers_loses_no_worker(
     stack: Stack,
 ) -> None:
-    joined = routers_joined(stack)
+    times = times_listening(stack)
     with load(stack.grpc) as running:
         kill(stack, "control")
-        wait_until(lambda: routers_joined(stack) > joined, within_s=20)
+        wait_until(lambda: times_listening(stack) > times, within_s=20)
         with stopped(stack.process_of("control")):
             threading.Event().wait(RECOVERY_S)
         # A control that thinks itself alone tells the router so now.
