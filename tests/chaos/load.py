@@ -90,7 +90,7 @@ def load(port: int) -> Iterator[Load]:
     for thread in threads:
         thread.start()
     try:
-        running.wait_for_more(CLIENTS, within_s=10)
+        running.wait_for_more(CLIENTS, within_s=30)
         yield running
     finally:
         running.end()

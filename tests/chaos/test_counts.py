@@ -184,7 +184,7 @@ def _kill(stack: Stack, role: str) -> float:
     def is_there() -> bool:
         return sum(f"nereid {role}" in line for line in stack.processes().values()) == 1
 
-    wait_until(is_there, within_s=20)
+    wait_until(is_there, within_s=30)
     now_s = time.monotonic()
     os.kill(stack.process_of(role), signal.SIGKILL)
     return now_s

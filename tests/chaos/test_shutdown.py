@@ -70,7 +70,7 @@ def wait_for(condition: Callable[[], bool], within_s: float) -> None:
 
 def is_ready(client: triton.InferenceServerClient) -> bool:
     try:
-        return bool(client.is_server_ready(client_timeout=5))
+        return bool(client.is_server_ready(client_timeout=30))
     except InferenceServerException:
         return False
 
@@ -111,7 +111,7 @@ def test_who_was_here_is_answered_and_nobody_new_is_taken(stack: Stack) -> None:
         stack.process.send_signal(signal.SIGTERM)
         wait_for(lambda: not is_ready(client), within_s=EXECUTION_S)
         with pytest.raises(InferenceServerException) as caught:
-            client.infer("slow", [tensor(9)], client_timeout=10)
+            client.infer("slow", [tensor(9)], client_timeout=30)
         assert "StatusCode.UNAVAILABLE" in str(caught.value), stack.output
         status, document = upload.complete()
         assert (status, document.get("outputs", [{}])[0].get("data")) == (200, [7]), (
@@ -119,7 +119,7 @@ def test_who_was_here_is_answered_and_nobody_new_is_taken(stack: Stack) -> None:
             stack.output,
         )
         for _ in range(2):
-            result, error = answers.get(timeout=20)
+            result, error = answers.get(timeout=30)
             assert error is None, (str(error), stack.output)
             assert result.as_numpy("Y").shape == (1, 1)
     assert stack.wait_ended() == 0

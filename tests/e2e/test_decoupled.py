@@ -289,7 +289,7 @@ def test_a_model_learns_that_its_client_has_gone(
         stays.ask("count", 1)
         assert len(stays.until_final()) == 2
         assert not (repository / "many" / "cancelled_1").exists()
-    wait_until((repository / "many" / "cancelled_1").exists, within_s=10)
+    wait_until((repository / "many" / "cancelled_1").exists, within_s=30)
 
 
 def test_a_client_that_dies_is_one_that_has_gone(
@@ -300,7 +300,7 @@ def test_a_client_that_dies_is_one_that_has_gone(
     stream.ask("endless", 2)
     assert index(stream.next()[0]) == 0
     client._channel.close()  # as the end of its process does
-    wait_until((repository / "many" / "cancelled_2").exists, within_s=10)
+    wait_until((repository / "many" / "cancelled_2").exists, within_s=30)
     client.stop_stream()
 
 

@@ -155,7 +155,7 @@ class Caller:
         """Return what the next ``count`` were told, by number, and after how long."""
         found = {}
         for _ in range(count):
-            number, *rest = self._answers.get(timeout=20)
+            number, *rest = self._answers.get(timeout=30)
             found[number] = tuple(rest)
         return found
 

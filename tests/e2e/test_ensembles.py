@@ -172,7 +172,7 @@ def test_a_stream_of_ensembles(stack: Stack) -> None:
         for i in range(20):
             sent = inputs(triton_grpc, A=numbers(i))
             client.async_stream_infer("diamond", sent, request_id=str(i))
-        answers = [results.get(timeout=20) for _ in range(20)]
+        answers = [results.get(timeout=30) for _ in range(20)]
         client.stop_stream()
     assert not [error for _, error in answers if error]
     for result, _ in answers:
@@ -192,7 +192,7 @@ def streamed(stack: Stack, model: str, value: int) -> list[Any]:
             enable_empty_final_response=True,
         )
         while True:
-            found.append(results.get(timeout=20))
+            found.append(results.get(timeout=30))
             if isinstance(found[-1], InferenceServerException):
                 break
             parameters = found[-1].get_response().parameters
@@ -217,7 +217,7 @@ def test_an_ensemble_may_say_itself_that_it_is_decoupled(stack: Stack) -> None:
     assert [int(each.as_numpy("Z").flat[0]) for each in responses] == [0, 1, 2]
     assert not final.get_response().outputs
     url = f"http://127.0.0.1:{stack.http}/v2/models/declared/config"
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         policy = json.load(answer)["model_transaction_policy"]
     assert policy == {"decoupled": True}
 
@@ -235,7 +235,7 @@ def test_an_ensemble_with_a_decoupled_step_wants_a_stream(grpc: Any) -> None:  #
 def test_generate_stream_gives_the_responses_of_a_decoupled_step(stack: Stack) -> None:
     url = f"http://127.0.0.1:{stack.http}/v2/models/counted/generate_stream"
     body = json.dumps({"A": [3] * 16}).encode()
-    with urllib.request.urlopen(url, body, timeout=20) as answer:
+    with urllib.request.urlopen(url, body, timeout=30) as answer:
         lines = [line for line in answer.read().splitlines() if line]
     events = [json.loads(line.removeprefix(b"data: ")) for line in lines]
     assert [event["Z"][0] for event in events] == [3, 5, 7]

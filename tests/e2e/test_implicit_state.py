@@ -313,7 +313,7 @@ def test_with_a_checkpoint_sequences_survive_the_loss_of_their_worker(
     assert send(client, "durable_python", "text", 5, "start") == 5
     with ThreadPoolExecutor(1) as pool:
         in_flight = pool.submit(send, client, "durable_python", "text", -1)
-        wait_until(busy.exists, within_s=10)
+        wait_until(busy.exists, within_s=30)
         os.kill(stack.process_of("worker"), signal.SIGKILL)
         # It is executed once more, from the state before it.
         assert in_flight.result() == 4

@@ -207,7 +207,7 @@ def test_identity_counts_the_bytes_it_copies(
 
     before = counted()
     client.infer("slow_echo", [tensor("INPUT0", np.zeros((5, 2), np.float32), "FP32")])
-    wait_until(lambda: counted() == before + 40, within_s=10)
+    wait_until(lambda: counted() == before + 40, within_s=30)
 
 
 def test_what_a_backend_does_not_serve_is_in_the_index(stack: Stack) -> None:

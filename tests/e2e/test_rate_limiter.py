@@ -277,7 +277,7 @@ def test_a_model_without_resources_is_not_limited(
 
 def test_the_configuration_shows_the_limits(stack: Stack) -> None:
     url = f"http://127.0.0.1:{stack.http}/v2/models/second/config"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         (group,) = json.load(answer)["instance_group"]
     limits = group["rate_limiter"]
     assert limits["priority"] == 2

@@ -387,7 +387,7 @@ def test_a_client_that_cancels_ends_its_sequence(
         )
         for starts in (True, False)
     )
-    wait_until(lambda: pending(stack, "narrow") == 2, within_s=10)
+    wait_until(lambda: pending(stack, "narrow") == 2, within_s=30)
     first.cancel()
     errors = [done.get(timeout=30)[1] for _ in range(2)]
     assert {error.status() for error in errors} == {"StatusCode.CANCELLED"}
@@ -454,7 +454,7 @@ def test_a_killed_worker_ends_its_sequences_which_may_then_begin_anew(
     send(client, "direct", 2, 5, "start")
     with ThreadPoolExecutor(1) as pool:
         in_flight = pool.submit(send, client, "direct", 1, -1)
-        wait_until(busy.exists, within_s=10)
+        wait_until(busy.exists, within_s=30)
         os.kill(stack.process_of("worker"), signal.SIGKILL)
         with pytest.raises(InferenceServerException) as lost:
             in_flight.result()

@@ -100,7 +100,7 @@ def ask(client: triton.InferenceServerClient, value: int) -> int:
     """Return how often the model had executed when this was answered."""
     tensor = triton.InferInput("X", [1, 1], "INT32")
     tensor.set_data_from_numpy(np.array([[value]], np.int32))
-    result: Any = client.infer("counted", [tensor], client_timeout=10)
+    result: Any = client.infer("counted", [tensor], client_timeout=30)
     return int(result.as_numpy("COUNT")[0, 0])
 
 
@@ -149,7 +149,7 @@ def test_hits_and_misses_are_counted_and_on_the_metrics_page(
     assert after["success"] - before["success"] == hits + misses
     assert after["executed"] - before["executed"] == misses
     url = f"http://127.0.0.1:{stack.metrics}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         page = answer.read().decode()
     labels = r'\{model="counted",version="1"\}'
     for name, count in (("hits", after["hit"]), ("misses", after["miss"])):
