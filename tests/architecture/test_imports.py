@@ -147,6 +147,7 @@ MESSAGE_EDGES: Final = {
     "control/auto_complete.py",
     "control/config_completion.py",
     "control/config_pbtxt.py",
+    "control/doors.py",
     "control/ensemble_members.py",
     "control/instance_groups.py",
     "control/management_servicer.py",

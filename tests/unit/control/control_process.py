@@ -12,11 +12,12 @@ from google.protobuf.message import Message
 
 from protos import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 from protos.model_config_pb2 import ModelConfig
-from services.control.app import server_of
 from services.control.catalog import Catalog
 from services.control.catalog_settings import CatalogSettings, ControlMode
+from services.control.doors import server_of
 from services.control.kept_metrics import KeptMetrics
 from services.control.live_settings import StartSettings, live_settings
+from services.control.parts import Parts
 from services.control.placing import place_version
 from services.control.reconciler import Reconciler
 from services.control.snapshot import Snapshot
@@ -208,15 +209,16 @@ async def running(control: Control) -> AsyncIterator[Control]:
         first_session=control.supervisor.reconciler.table.revision,
     )
     control.supervisor.count_by(control.statistics.count)
-    states = StateCheckpoints(control.store)
-    server = server_of(
-        control.supervisor,
-        control.catalog,
-        control.statistics,
-        live,
-        control.metrics,
-        states=states,
+    parts = Parts(
+        store=control.store,
+        supervisor=control.supervisor,
+        catalog=control.catalog,
+        statistics=control.statistics,
+        live=live,
+        metrics=control.metrics,
+        states=StateCheckpoints(control.store),
     )
+    server = server_of(parts)
     with tempfile.TemporaryDirectory() as directory:
         address = f"unix:{directory}/control.sock"
         server.add_insecure_port(address)
@@ -224,16 +226,11 @@ async def running(control: Control) -> AsyncIterator[Control]:
         async with grpc.aio.insecure_channel(address) as channel:
             control.channel = channel
             following = asyncio.create_task(control.catalog.follow_workers())
-            counting = asyncio.create_task(control.statistics.run())
-            restoring = asyncio.create_task(control.metrics.restore())
-            keeping = asyncio.create_task(states.run())
             try:
-                yield control
+                async with parts.at_work():
+                    yield control
             finally:
                 following.cancel()
-                keeping.cancel()
-                counting.cancel()
-                restoring.cancel()
                 await server.stop(0)
                 live.traces.close()
 

@@ -28,9 +28,7 @@ async def control_at(valkey: Valkey, folder: Path) -> AsyncIterator[Control]:
     control = Control(settings_of(folder), store=store)
     await control.supervisor.remember_workers()
     async with asyncio.timeout(WAIT_S), running(control):
-        writing = asyncio.create_task(store.run())
         yield control
-        writing.cancel()
         # Like a process that is killed a moment after its last write.
         await control.statistics.flush()
         await store.close()
@@ -99,13 +97,11 @@ async def test_what_is_counted_while_the_store_is_away_is_added_to_it(
         control = Control(settings_of(tmp_path), store=store)
         async with asyncio.timeout(WAIT_S):
             async with running(control):
-                writing = asyncio.create_task(store.run())
                 worker = await control.worker("w", started_ms=2)
                 await seen(worker, 1, 1)
                 await until_shown(control, "seen_total 1")
                 valkey.start()
                 await until_shown(control, "seen_total 5")
-            writing.cancel()
             await store.close()
         async with control_at(valkey, tmp_path) as control:
             worker = await control.worker("w", started_ms=2)

@@ -213,11 +213,9 @@ async def test_a_log_setting_that_makes_no_sense_is_refused(tmp_path: Path) -> N
 async def test_changed_settings_outlive_the_process(tmp_path: Path) -> None:
     async def run(act: Callable[[Control], Any]) -> Any:  # noqa: ANN401
         store = RedisStore(valkey.url)
-        writing = asyncio.create_task(store.run())
         first = control_at(tmp_path, store, trace=tracing(tmp_path))
         async with running(first) as control:
             result = await act(control)
-        writing.cancel()
         await store.close()
         return result
 
