@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable, Collection
 
 from services.worker.outlet import Outlet
-from services.worker.router_link import OpenStream, RouterLink
+from services.worker.router_link import RouterLink
+from services.worker.router_stream import OpenStream
 from services.worker.runs import AnyRun, StatefulRun, StreamedRun
 from services.worker.sequence_states import SequenceStates
 from services.worker.turns import InstanceTurns
@@ -35,6 +36,7 @@ class Instance:
         self.turns = turns
         self._run = run
         self.tells_states = isinstance(run, StatefulRun) and run.tells_states
+        self.streams = isinstance(run, StreamedRun)
         self._open_stream = open_stream
         self._executing = threading.Lock()
         self._lock = threading.Lock()

@@ -45,7 +45,7 @@ from services.worker.peers import Peers
 from services.worker.ragged_backend import with_ragged_batches
 from services.worker.readiness import ReadinessChecks
 from services.worker.request_execution import RequestExecution
-from services.worker.router_link import Stream
+from services.worker.router_stream import Stream
 from services.worker.runs import AnyRun, Run, StatefulRun, StreamedRun
 from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
 from services.worker.sequence_states import SequenceStates

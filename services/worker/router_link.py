@@ -1,8 +1,7 @@
 """An instance's stream to one router, kept open: batches come, answers go."""
 
-import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
@@ -11,7 +10,10 @@ import structlog
 from services.core.memory_return import trim_after
 from services.worker import wire
 from services.worker.backoff import Backoff
+from services.worker.hearing import Hearing
 from services.worker.outlet import Outlet
+from services.worker.outlets import Outlets
+from services.worker.router_stream import OpenStream, Stream
 from services.worker.sequence_states import SequenceStates
 from services.worker.turns import Claim, InstanceTurns
 from services.worker.wire import Notice
@@ -24,36 +26,7 @@ _DRAIN_S: Final = 30.0
 _log = structlog.get_logger(__name__)
 
 
-class Stream(Protocol):
-    """A stream to one router: batches come, answers go.
-
-    ``services.core.completion_queue.ClientStream`` is one.
-    """
-
-    status: tuple[int, str] | None
-
-    def receive(self) -> bytes | None:
-        """Wait for the next batch; None when the stream has ended."""
-        ...
-
-    def send(self, message: bytes) -> None:
-        """Send an answer, from any thread; never blocks."""
-        ...
-
-    def finish(self) -> None:
-        """Say that nothing more will be sent; from any thread."""
-        ...
-
-    def cancel(self) -> None:
-        """End the stream at once; from any thread."""
-        ...
-
-    def close(self) -> None:
-        """Release the connection of a stream that has ended."""
-        ...
-
-
-OpenStream: TypeAlias = Callable[[str], Stream]
+Execute: TypeAlias = Callable[[bytes, Callable[[], Outlet], SequenceStates], bytes]
 
 
 class Executor(Protocol):
@@ -63,11 +36,14 @@ class Executor(Protocol):
         name: As Triton names it.
         turns: When it may execute; None: whenever there is a batch.
         tells_states: Whether the router is sent states before the answers.
+        streams: Whether replies go through outlets, and their requests may be
+            cancelled while they are executed.
     """
 
     name: str
     turns: InstanceTurns | None
     tells_states: bool
+    streams: bool
 
     def execute(
         self,
@@ -99,7 +75,7 @@ class RouterLink:
         self._stopping = threading.Event()
         self._stream: Stream | None = None
         self._busy = False
-        self._outlets: dict[int, Outlet] = {}
+        self._outlets = Outlets()
         self._drained = threading.Condition(self._lock)
         self._thread = threading.Thread(
             target=self._serve, name=f"{instance.name}@{endpoint}", daemon=True
@@ -149,12 +125,10 @@ class RouterLink:
             with self._lock:
                 self._stream = None
                 self._busy = False
-                lost = list(self._outlets.values())
-                self._outlets.clear()
+                lost, self._outlets = self._outlets, Outlets()
                 self._drained.notify_all()
             stream.close()
-            for outlet in lost:
-                outlet.cancel_all()
+            lost.cancel_all()
             _log.debug(
                 "a stream to a router has ended",
                 instance=self._instance.name,
@@ -174,55 +148,70 @@ class RouterLink:
     def _answer(self, stream: Stream, backoff: Backoff) -> None:
         """Answer batches until the stream ends."""
         turns = self._instance.turns
-        if turns is None:
+        if turns is not None:
+            self._answer_in_turn(stream, turns, backoff)
+        elif self._instance.streams:
+            execute = self._instance.execute
+            heed = partial(self._heed, stream)
+            self._answer_hearing(stream, heed, execute, backoff)
+        else:
             execute, receive = self._instance.execute, stream.receive
             self._answer_batches(stream, receive, execute, backoff)
-        else:
-            self._answer_in_turn(stream, turns, backoff)
 
     def _answer_in_turn(
         self, stream: Stream, turns: InstanceTurns, backoff: Backoff
     ) -> None:
-        """Answer batches by turns; a thread more hears what is asked meanwhile."""
+        """Answer batches by turns."""
         claim = turns.claim(partial(self._give_turn, stream))
-        batches: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        hear = partial(self._hear, stream, turns, claim, batches.put)
-        hearing = threading.Thread(target=hear, name="turns", daemon=True)
-        hearing.start()
+        heed = partial(self._heed_turns, stream, turns, claim)
         execute = partial(self._execute_in_turn, turns, claim)
         try:
-            self._answer_batches(stream, batches.get, execute, backoff)
+            self._answer_hearing(stream, heed, execute, backoff)
+        finally:
+            turns.leave(claim)
+
+    def _answer_hearing(
+        self,
+        stream: Stream,
+        heed: Callable[[bytes], bool],
+        execute: Execute,
+        backoff: Backoff,
+    ) -> None:
+        """Answer batches; what is said while one is executed is heeded at once."""
+        name = f"{self._instance.name}@{self._endpoint} hearing"
+        hearing = Hearing(name, stream.receive, heed)
+        try:
+            self._answer_batches(stream, hearing.next, execute, backoff)
         except Exception:
             stream.cancel()
             raise
         finally:
             hearing.join()
-            turns.leave(claim)
 
-    def _hear(
-        self,
-        stream: Stream,
-        turns: InstanceTurns,
-        claim: Claim,
-        put: Callable[[bytes | None], None],
-    ) -> None:
-        """Do at once what needs no execution, and put the batches aside."""
-        while (message := stream.receive()) is not None:
-            if message == wire.ASKS_TURN:
-                turns.ask(claim)
-            elif message == wire.PASSES_TURN:
-                turns.end(claim, is_executed=False)
-            elif wire.is_cancellation(message):
-                self._cancel(wire.parse_notice(message).cancelled)
-            else:
-                put(message)
-        put(None)
+    def _heed(self, stream: Stream, message: bytes) -> bool:
+        """Tell the model at once what concerns requests that it is answering."""
+        if not wire.is_cancellation(message):
+            return False
+        self._cancel(stream, wire.parse_notice(message))
+        return True
+
+    def _heed_turns(
+        self, stream: Stream, turns: InstanceTurns, claim: Claim, message: bytes
+    ) -> bool:
+        """Do the same, and ask for turns and pass them."""
+        if message == wire.ASKS_TURN:
+            turns.ask(claim)
+        elif message == wire.PASSES_TURN:
+            turns.end(claim, is_executed=False)
+        else:
+            return self._heed(stream, message)
+        return True
 
     def _answer_batches(
         self,
         stream: Stream,
         receive: Callable[[], bytes | None],
-        execute: Callable[[bytes, Callable[[], Outlet], SequenceStates], bytes],
+        execute: Execute,
         backoff: Backoff,
     ) -> None:
         number = 0
@@ -231,7 +220,7 @@ class RouterLink:
             trim_after(message)
             backoff.reset()
             if wire.is_notice(message):
-                self._take(wire.parse_notice(message), states)
+                self._take(stream, wire.parse_notice(message), states)
                 continue
             with self._lock:
                 if self._stopping.is_set() or self._stream is not stream:
@@ -267,15 +256,16 @@ class RouterLink:
         stream.send(wire.FAREWELL)
         stream.finish()
 
-    def _open_outlet(self, stream: Stream, number: int) -> Outlet:
-        outlet = Outlet(
+    def _make_outlet(self, stream: Stream, number: int) -> Outlet:
+        return Outlet(
             number,
             send=partial(self._send, stream),
             close=partial(self._close_outlet, stream, number),
         )
+
+    def _open_outlet(self, stream: Stream, number: int) -> Outlet:
         with self._lock:
-            self._outlets[number] = outlet
-        return outlet
+            return self._outlets.open(number, partial(self._make_outlet, stream))
 
     def _send(self, stream: Stream, message: bytes) -> None:
         with self._lock:
@@ -285,7 +275,7 @@ class RouterLink:
     def _close_outlet(self, stream: Stream, number: int) -> None:
         with self._lock:
             if self._stream is stream:
-                del self._outlets[number]
+                self._outlets.close(number)
                 if not self._busy:
                     self._finish_if_drained()
 
@@ -316,17 +306,17 @@ class RouterLink:
         if changed:
             stream.send(wire.states_message(changed))
 
-    def _take(self, notice: Notice, states: SequenceStates) -> None:
+    def _take(self, stream: Stream, notice: Notice, states: SequenceStates) -> None:
         """Heed a message that is no batch."""
         states.end(notice.ended_sequences)
         for number, restored in notice.restored:
             states.restore(number, restored)
-        self._cancel(notice.cancelled)
+        self._cancel(stream, notice)
 
-    def _cancel(self, places: Sequence[tuple[int, int]]) -> None:
+    def _cancel(self, stream: Stream, notice: Notice) -> None:
         """Tell the model of requests that nobody waits for any longer."""
-        for batch, request in places:
+        for batch, request in notice.cancelled:
             with self._lock:
-                outlet = self._outlets.get(batch)
+                outlet = self._outlets.of(batch, partial(self._make_outlet, stream))
             if outlet is not None:
                 outlet.cancel(request)

@@ -40,7 +40,10 @@ class TritonPythonModel:
             count, size = (int(get(n).as_numpy()[0]) for n in ("COUNT", "SIZE"))
             how = getattr(self, get("HOW").as_numpy()[0].decode())
             sender = request.get_response_sender()
-            threading.Thread(target=how, args=(sender, count, size)).start()
+            if how == self.inside:
+                how(sender, count, size)
+            else:
+                threading.Thread(target=how, args=(sender, count, size)).start()
 
     def count(self, sender, count, size):
         for i in range(count):
@@ -71,6 +74,9 @@ class TritonPythonModel:
             threading.Event().wait(0.01)
         (self.folder / f"cancelled_{count}").touch()
         sender.send(flags=FINAL)
+
+    def inside(self, sender, count, size):
+        self.endless(sender, count, size)
 
     def die(self, sender, count, size):
         for i in range(count):
@@ -290,6 +296,13 @@ def test_a_model_learns_that_its_client_has_gone(
         assert len(stays.until_final()) == 2
         assert not (repository / "many" / "cancelled_1").exists()
     wait_until((repository / "many" / "cancelled_1").exists, within_s=30)
+
+
+def test_a_model_learns_it_while_execute_runs(stack: Stack, repository: Path) -> None:
+    with streaming(stack, cancel=True) as left:
+        left.ask("inside", 3)
+        assert index(left.next()[0]) == 0
+    wait_until((repository / "many" / "cancelled_3").exists, within_s=30)
 
 
 def test_a_client_that_dies_is_one_that_has_gone(

@@ -1,5 +1,6 @@
 """Decoupled models, from the router's batch to streamed replies."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ from services.worker.backend import (
 from services.worker.instance import Instance
 from services.worker.runs import StreamedRun
 from services.worker.streamed_execution import StreamedExecution
+from tests.support.eventually import eventually
 from tests.unit.worker.messages import batch, ints, request, signature, tensor
 from tests.unit.worker.puppets import (
     WAIT_S,
@@ -198,6 +200,58 @@ def test_a_router_cancels_requests_by_batch_and_place() -> None:
         assert streamed(stream) == (1, 0, True, None)
         model.deliver[0](0, None, FINAL)
         assert streamed(stream) == (0, 1, True, None)
+
+
+@contextmanager
+def held(model: PuppetModel) -> Iterator[threading.Event]:
+    """Have the model's executions begin, and then last as long as this does."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: Deliver) -> None:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+
+    model.during = hold
+    yield begun
+    go_on.set()
+
+
+def cancellation(batch: int, request: int) -> bytes:
+    place = worker_pb2.RequestPlace(batch=batch, request=request)
+    return worker_pb2.BatchRequest(cancelled=[place]).SerializeToString()
+
+
+def test_a_request_may_be_cancelled_while_it_is_executed() -> None:
+    model = PuppetModel()
+    with serving(model) as stream:
+        with held(model) as begun:
+            stream.deliver(batch(ONE, ONE))
+            assert begun.wait(WAIT_S)
+            stream.deliver(cancellation(0, 1))
+            eventually(lambda: model.cancelled == [(0, 1)])
+        assert ended(stream) == ["", ""]
+        for call in (0, 1):
+            model.deliver[0](call, None, FINAL)
+            assert streamed(stream) == (0, call, True, None)
+
+
+def test_a_request_may_be_cancelled_before_its_batch_is_begun() -> None:
+    model = PuppetModel()
+    with serving(model) as stream:
+        with held(model) as begun:
+            stream.deliver(batch(ONE))
+            assert begun.wait(WAIT_S)
+            stream.deliver(batch(ONE, ONE))
+            stream.deliver(cancellation(1, 1))
+            stream.deliver(cancellation(0, 0))
+            # What is said of the batch that is executed comes last, so all is heard.
+            eventually(lambda: model.cancelled == [(0, 0)])
+        assert ended(stream) == [""]
+        assert ended(stream) == ["", ""]
+        assert model.cancelled == [(0, 0), (1, 1)]
+        for number, call in ((0, 0), (1, 0), (1, 1)):
+            model.deliver[number](call, None, FINAL)
+            assert streamed(stream) == (number, call, True, None)
 
 
 def test_what_a_lost_router_waited_for_is_cancelled_and_goes_nowhere() -> None:

@@ -19,6 +19,7 @@ from services.worker.python_backend.model.errors import (
     TritonModelException,
     describe,
 )
+from services.worker.python_backend.model.open_streams import OpenStreams
 from services.worker.python_backend.model.outbox import Again, Answer, Outbox
 from services.worker.python_backend.model.request import InferenceRequest
 from services.worker.python_backend.model.response import InferenceResponse
@@ -75,8 +76,7 @@ class ModelExecution:
         self._inputs: shared_memory.Arena | None = None
         self._unreferenced = 0
         self._has_failed = False
-        # The requests that may still be answered: batch and index.
-        self._open: dict[tuple[int, int], ResponseStream] = {}
+        self._open = OpenStreams()
         # Those that nobody can answer any longer.
         self._abandoned: queue.SimpleQueue[ResponseStream] = queue.SimpleQueue()
         if is_decoupled:
@@ -102,9 +102,7 @@ class ModelExecution:
 
     def cancel(self, batch: int, index: int) -> None:
         """Note that nobody waits for the answer to a request; from any thread."""
-        stream = self._open.get((batch, index))
-        if stream is not None:
-            stream.is_cancelled = True
+        self._open.tell((batch, index), ResponseStream.cancel)
 
     def _answers(self, body: bytes) -> list[_Answer]:
         """Return an answer for each request; None for those that stream."""
@@ -114,6 +112,8 @@ class ModelExecution:
         senders = [
             _Sending(self, batch, index, names) for index, names in enumerate(wanted)
         ]
+        if self._is_decoupled:
+            self._open.begin(batch, [one.stream for one in senders])
         try:
             responses = self._execute(calls, senders)
         except BaseException as error:  # noqa: BLE001 - SystemExit as well
@@ -215,14 +215,14 @@ class ModelExecution:
         """Return whether a request of a decoupled model is wanted back."""
         if not sending.stream.is_rescheduled or not sending.stream.close():
             return None
-        self._open.pop(sending.key, None)
+        self._open.forget(sending.key)
         return Again.AGAIN
 
     def _failed(self, text: str, senders: "Sequence[_Sending]") -> list[Answer]:
         """Fail all requests that have not been answered."""
         self._has_failed = True
         for one in senders:
-            self._open.pop(one.key, None)
+            self._open.forget(one.key)
         message = (
             "Failed to process the request(s) for model"
             f" '{self._instance}', message: {text}"
@@ -285,7 +285,6 @@ class _Sending:
         self._finished: queue.SimpleQueue[None] = queue.SimpleQueue()
         if execution._is_decoupled:  # noqa: SLF001 - two halves of one thing
             self.stream = ResponseStream(self._send, self._abandoned)
-            execution._open[self.key] = self.stream  # noqa: SLF001
         else:
             self.stream = ResponseStream(self._keep, partial(self._finished.put, None))
 
@@ -306,7 +305,7 @@ class _Sending:
     def _send(self, response: InferenceResponse | None, is_final: bool) -> None:  # noqa: FBT001 - a callback
         execution = self._execution
         if is_final:
-            execution._open.pop(self.key, None)  # noqa: SLF001
+            execution._open.forget(self.key)  # noqa: SLF001
         body, descriptors = execution._streaming.pack(  # noqa: SLF001
             [*self.key, is_final], [(response, self.wanted)], reuse=False
         )

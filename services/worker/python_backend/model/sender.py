@@ -77,6 +77,10 @@ class ResponseStream:
             self.is_closed = bool(flags)
             self._deliver(response, self.is_closed)
 
+    def cancel(self) -> None:
+        """Note that nobody waits for the answers any longer."""
+        self.is_cancelled = True
+
     def close(self) -> bool:
         """Let nothing more be sent; return whether it was still open."""
         with self._lock:

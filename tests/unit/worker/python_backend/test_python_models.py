@@ -507,6 +507,30 @@ def test_a_decoupled_model_learns_that_nobody_waits(tmp_path: Path) -> None:
         assert answers.next() == (0, [9], True)
 
 
+def test_a_decoupled_model_learns_inside_execute_that_nobody_waits(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import threading
+    class TritonPythonModel:
+        def execute(self, requests):
+            for r in requests:
+                while not r.is_cancelled(): threading.Event().wait(0.001)
+                r.get_response_sender().send(flags=1)
+    """
+    answers = Answers()
+
+    def cancel_early(cancel: Callable[[int], None]) -> None:
+        """Cancel before the model has been given the request."""
+        cancel(0)
+        cancel(1)
+
+    with loaded(source(tmp_path, code, decoupled=True)) as model:
+        assert isinstance(model, DecoupledPythonModel)
+        model.execute_decoupled([call(1), call(2)], answers.deliver, cancel_early)
+        assert [answers.next() for _ in range(2)] == [(0, None, True), (1, None, True)]
+
+
 def test_what_a_decoupled_model_leaves_open_when_it_dies_fails(tmp_path: Path) -> None:
     answers = Answers()
     # It dies when it is told to: not before its execution has ended.
