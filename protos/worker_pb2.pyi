@@ -285,11 +285,14 @@ class StreamedReply(_message.Message):
     REQUEST_FIELD_NUMBER: _builtins.int
     FINAL_FIELD_NUMBER: _builtins.int
     REPLY_FIELD_NUMBER: _builtins.int
+    COMPUTE_OUTPUT_NS_FIELD_NUMBER: _builtins.int
     batch: _builtins.int
     """The request, as in RequestPlace."""
     request: _builtins.int
     final: _builtins.bool
     """Nothing more comes for this request."""
+    compute_output_ns: _builtins.int
+    """Encoding this very reply: nanoseconds of a monotonic clock."""
     @_builtins.property
     def reply(self) -> Global___Reply:
         """Absent if the model only says that nothing more comes. An error need not be
@@ -303,10 +306,11 @@ class StreamedReply(_message.Message):
         request: _builtins.int = ...,
         final: _builtins.bool = ...,
         reply: Global___Reply | None = ...,
+        compute_output_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "final", b"final", "reply", b"reply", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "compute_output_ns", b"compute_output_ns", "final", b"final", "reply", b"reply", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,6 +9,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from protos import worker_pb2
 from services.core.wire_format import WireFormatError, decode_varint
 
@@ -44,7 +46,10 @@ def timing_of(message: bytes) -> tuple[Timing, int]:
         return _TIMING.unpack_from(message, 2), 2 + _TIMING.size
     if message and message[0] == _TIMING_TAG:
         length, start = decode_varint(message, 1)
-        timing = worker_pb2.BatchTiming.FromString(message[start : start + length])
+        try:
+            timing = worker_pb2.BatchTiming.FromString(message[start : start + length])
+        except DecodeError as error:
+            raise WireFormatError(str(error)) from error
         durations = (
             timing.compute_input_ns,
             timing.compute_infer_ns,
@@ -91,6 +96,13 @@ def replies_of(message: bytes, start: int) -> Iterator[Reply]:
             opening = message[position:content]
             yield message[content:behind], None
         else:
-            reply = worker_pb2.Reply.FromString(message[inside:behind])
+            reply = _reply_of(message[inside:behind])
             yield None, RESCHEDULED if reply.rescheduled else reply.error
         position = behind
+
+
+def _reply_of(content: bytes) -> worker_pb2.Reply:
+    try:
+        return worker_pb2.Reply.FromString(content)
+    except DecodeError as error:
+        raise WireFormatError(str(error)) from error

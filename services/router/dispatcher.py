@@ -158,7 +158,7 @@ class InstanceStream(StreamCall):
             watch(execution, message)
         self._scheduler.completed(self, execution, message)
         if self._streamed is not None:
-            self._streamed.ended()
+            self._streamed.ended(message)
             self._tell_streaming()
 
     def half_closed(self) -> None:

@@ -69,7 +69,7 @@ def hand_out(  # noqa: C901 - hot: one function
         ValueError: or not one to this batch.
         IndexError: or cut off. Whoever had no error of his own is not answered then.
     """
-    batch_rows = rows = answered = streamed = success_ns = 0
+    batch_rows = rows = answered = success_ns = 0
     responses: list[tuple[PendingRequest, bytes]] = []
     unanswered: list[PendingRequest] = []
     exhausted = ""
@@ -80,12 +80,11 @@ def hand_out(  # noqa: C901 - hot: one function
     for request, (response, error) in zip(execution.batch, replies, strict=True):
         batch_rows += request.rows
         if not request.open:
-            continue  # its client left: counted then
+            continue  # answered by a stream, or its client left: counted then
         if response is not None:
             responses.append((request, response))
         elif error is None:
-            streamed += 1
-            continue
+            continue  # will be answered by a stream, and counted then
         elif is_iterative and error is RESCHEDULED:
             unanswered.append(request)
             continue
@@ -119,6 +118,4 @@ def hand_out(  # noqa: C901 - hot: one function
         timing=timing,
         at_ms=time.time_ns() // 1_000_000,
     )
-    if streamed:
-        statistics.compute.add(streamed, timing)
     return Unanswered(unanswered, exhausted) if unanswered else _NOBODY

@@ -62,6 +62,9 @@ class NoStatistics(ModelStatistics):
     ) -> None:
         """Take no notice."""
 
+    def computed(self, timing: tuple[int, int, int]) -> None:
+        """Take no notice."""
+
     def responded(self, index: int, durations: Mapping[ResponsePhase, int]) -> None:
         """Take no notice."""
 

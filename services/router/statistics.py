@@ -256,6 +256,13 @@ class ModelStatistics:
             self.latencies[Phase.SUCCESS].add(max(0, success_ns))
             self.latencies[Phase.QUEUE].add(max(0, queue_ns))
 
+    def computed(self, timing: tuple[int, int, int]) -> None:
+        """Count what the execution of such a request took: input, infer, output; ns."""
+        self.compute.add(1, timing)
+        if self.latencies is not None:
+            for phase, ns in zip(COMPUTE, timing, strict=True):
+                self.latencies[phase].add(ns)
+
     def responded(self, index: int, durations: Mapping[ResponsePhase, int]) -> None:
         """Count the ``index``-th response to one request of a decoupled model.
 

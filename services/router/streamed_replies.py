@@ -16,6 +16,8 @@ import grpc
 from protos import worker_pb2
 from services.core.errors import UnsupportedError
 from services.core.statistics_fields import ResponsePhase
+from services.core.wire_format import WireFormatError
+from services.router.batch_response import Timing, timing_of
 from services.router.pending_request import Execution, PendingRequest, refuse
 from services.router.statistics import ModelStatistics
 
@@ -50,11 +52,24 @@ class _Open:
     dispatched_ns: int
     last_ns: int
     responses: int = 0
+    # Of its execution, once that has ended.
+    timing: Timing | None = None
 
 
 def takes_many(request: PendingRequest) -> TypeGuard[DecoupledRequest]:
     """Tell whether the door of ``request`` takes more than one response."""
     return hasattr(request, "respond")
+
+
+def clipped(timing: Timing, span_ns: int) -> Timing:
+    """Return as much of an execution's phases as lies in its first ``span_ns``.
+
+    A request that has its last response while its execution goes on took no part in
+    the rest of it.
+    """
+    input_ns = min(timing[0], span_ns)
+    infer_ns = min(timing[1], span_ns - input_ns)
+    return input_ns, infer_ns, min(timing[2], span_ns - input_ns - infer_ns)
 
 
 def is_streamed(message: bytes) -> bool:
@@ -65,7 +80,7 @@ def is_streamed(message: bytes) -> bool:
 class StreamedReplies:
     """The requests that one instance of a decoupled model has in hand."""
 
-    __slots__ = ("_batches", "_executing", "_open", "_statistics")
+    __slots__ = ("_batches", "_early", "_executing", "_open", "_statistics")
 
     def __init__(self, statistics: ModelStatistics) -> None:
         """Begin with a new stream; count in ``statistics``."""
@@ -73,6 +88,8 @@ class StreamedReplies:
         self._batches = 0
         self._executing: deque[int] = deque()
         self._open: dict[tuple[int, int], _Open] = {}
+        # By batch: how long those took that were done before their execution was; ns.
+        self._early: dict[int, list[int]] = {}
 
     def __len__(self) -> int:
         """Return how many requests have not had their last response."""
@@ -105,13 +122,27 @@ class StreamedReplies:
             now_ns = execution.dispatched_ns
             before = self._withdrawn(request)
             request.withdraw = leave
+            if before is not None:
+                before.timing = None
             self._open[number, index] = before or _Open(request, now_ns, now_ns)
 
-    def ended(self) -> None:
-        """Forget the requests of the oldest execution that its end has answered."""
+    def ended(self, message: bytes) -> None:
+        """Forget the requests of the oldest execution that its end has answered.
+
+        Args:
+            message: That end, a BatchResponse, which has been handed out.
+        """
         number = self._executing.popleft()
+        try:
+            timing, _ = timing_of(message)
+        except (WireFormatError, IndexError):
+            timing = (0, 0, 0)  # everyone has been told that it cannot be read
+        for span_ns in self._early.pop(number, ()):
+            self._statistics.computed(clipped(timing, span_ns))
         for place in [p for p in self._open if p[0] == number]:
-            if not self._open[place].request.open:
+            found = self._open[place]
+            found.timing = timing
+            if not found.request.open:
                 self._close(place)
 
     def take(self, message: bytes, now_ns: int, at_ms: int) -> None:
@@ -130,12 +161,21 @@ class StreamedReplies:
                 self._close(place)
             self._hand_out(found, streamed)
             if streamed.final:
-                self._statistics.streamed(
-                    rows=found.request.rows,
-                    queue_ns=found.dispatched_ns - found.request.enqueued_ns,
-                    success_ns=now_ns - found.request.enqueued_ns,
-                    at_ms=at_ms,
-                )
+                self._done(found, streamed.batch, now_ns, at_ms)
+
+    def _done(self, found: _Open, batch: int, now_ns: int, at_ms: int) -> None:
+        """Count a request that has had its last response."""
+        self._statistics.streamed(
+            rows=found.request.rows,
+            queue_ns=found.dispatched_ns - found.request.enqueued_ns,
+            success_ns=now_ns - found.request.enqueued_ns,
+            at_ms=at_ms,
+        )
+        if found.timing is not None:
+            self._statistics.computed(found.timing)
+        else:
+            span_ns = now_ns - found.dispatched_ns
+            self._early.setdefault(batch, []).append(span_ns)
 
     def lost(self) -> Iterator[DecoupledRequest]:
         """Yield the requests that had responses, or would only have streamed ones.
@@ -188,9 +228,10 @@ class StreamedReplies:
             ended = (
                 ResponsePhase.SUCCESS if outcome == "response" else ResponsePhase.FAIL
             )
+            output_ns = min(streamed.compute_output_ns, spent_ns)
             phases = {
-                ResponsePhase.COMPUTE_INFER: spent_ns,
-                ResponsePhase.COMPUTE_OUTPUT: 0,
+                ResponsePhase.COMPUTE_INFER: spent_ns - output_ns,
+                ResponsePhase.COMPUTE_OUTPUT: output_ns,
                 ended: spent_ns,
             }
         self._statistics.responded(found.responses, phases)

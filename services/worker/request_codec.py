@@ -1,7 +1,7 @@
 """Requests one by one: from their bytes to calls, from answers to bytes."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from services.core import wire_format
@@ -120,6 +120,7 @@ class AnswerEncoder:
         answer: BackendAnswer | None,
         *,
         is_final: bool,
+        now_ns: Callable[[], int],
     ) -> bytes:
         """Return a BatchResponse with one streamed reply.
 
@@ -128,10 +129,13 @@ class AnswerEncoder:
             request: That is answered.
             answer: None to say only that there will be no more.
             is_final: Whether there will be no more.
+            now_ns: A monotonic clock, for the time that this takes.
         """
-        head = wire.streamed_head(*place, is_final=is_final)
         if answer is None:
-            return wire.streamed_reply(head, [])
+            return wire.streamed_reply(
+                wire.streamed_head(*place, is_final=is_final), []
+            )
+        began_ns = now_ns()
         if isinstance(answer, BackendReply):
             try:
                 parts = self._response(request, answer)
@@ -142,6 +146,9 @@ class AnswerEncoder:
         else:
             size = sum(map(len, parts))
             reply = [wire_format.length_prefix(_RESPONSE_FIELD, size), *parts]
+        head = wire.streamed_head(
+            *place, is_final=is_final, output_ns=now_ns() - began_ns
+        )
         return wire.streamed_reply(head, reply)
 
     def _response(self, request: Request, answer: BackendReply) -> list[Part]:

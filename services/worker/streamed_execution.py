@@ -57,7 +57,7 @@ class StreamedExecution:
         requests = self._decoder.decode(message)
         calls = self._decoder.calls(requests)
         decoded_ns = self._now_ns()
-        batch = _StreamedBatch(self._encoder, outlet, requests)
+        batch = _StreamedBatch(self._encoder, outlet, requests, self._now_ns)
         failures = iter(batch.end(self._execute(calls, batch)))
         executed_ns = self._now_ns()
         parts: list[Part] = []
@@ -104,8 +104,10 @@ class _StreamedBatch:
         encoder: AnswerEncoder,
         outlet: Outlet,
         requests: Sequence[Request | ServingError],
+        now_ns: Callable[[], int],
     ) -> None:
         self._encoder = encoder
+        self._now_ns = now_ns
         self._outlet = outlet
         self._lock = threading.Lock()
         self._is_executed = False
@@ -134,7 +136,11 @@ class _StreamedBatch:
                 del self._open[call]
             place, request = found
             message = self._encoder.streamed(
-                (self._outlet.number, place), request, answer, is_final=is_final
+                (self._outlet.number, place),
+                request,
+                answer,
+                is_final=is_final,
+                now_ns=self._now_ns,
             )
             self._outlet.send(message)
             self._close_if_done()

@@ -157,9 +157,13 @@ def problems_of(message: bytes) -> list[str]:
     ]
 
 
-def streamed_head(batch: int, request: int, *, is_final: bool) -> bytes:
-    """Return a StreamedReply without its reply."""
-    head = worker_pb2.StreamedReply(batch=batch, request=request, final=is_final)
+def streamed_head(
+    batch: int, request: int, *, is_final: bool, output_ns: int = 0
+) -> bytes:
+    """Return a StreamedReply without its reply, which took so long to encode."""
+    head = worker_pb2.StreamedReply(
+        batch=batch, request=request, final=is_final, compute_output_ns=output_ns
+    )
     return head.SerializeToString()
 
 

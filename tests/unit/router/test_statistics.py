@@ -232,6 +232,7 @@ def test_switched_off_statistics_count_nothing_whatever_happens() -> None:
     counted.missed_cache(1)
     counted.answered_from_cache(lookup_ns=1, queue_ns=1, success_ns=1, at_ms=1)
     counted.streamed(rows=1, queue_ns=1, success_ns=1, at_ms=1)
+    counted.computed((1, 1, 1))
     counted.responded(0, {ResponsePhase.SUCCESS: 1})
     counted.first_response(1)
     counted.distribute(is_wanted=True)

@@ -66,9 +66,9 @@ class PuppetModel:
 
 
 @contextmanager
-def serving(model: PuppetModel) -> Iterator[PuppetStream]:
+def serving(model: PuppetModel, step_ns: int = 0) -> Iterator[PuppetStream]:
     """Serve one router; at the end everything must have been answered."""
-    execution = StreamedExecution(SIGNATURE, model, ManualClock())
+    execution = StreamedExecution(SIGNATURE, model, ManualClock(step_ns))
     routers = PuppetRouters()
     instance = Instance("m_0", StreamedRun(execution.run), routers.open)
     instance.connect(["r"])
@@ -148,6 +148,17 @@ def test_replies_name_their_batch_and_their_request() -> None:
         assert streamed(stream) == (0, 2, True, [5])
         model.deliver[0](0, BackendFailure(3, "no"), FINAL)
         assert streamed(stream) == (0, 0, True, "no")
+
+
+def test_a_reply_tells_how_long_its_encoding_took() -> None:
+    model = PuppetModel()
+    with serving(model, step_ns=7) as stream:
+        stream.deliver(batch(ONE))
+        assert ended(stream) == [""]
+        model.deliver[0](0, answer(1), MORE)
+        model.deliver[0](0, None, FINAL)
+        taken = [received(stream).streamed[0].compute_output_ns for _ in range(2)]
+        assert taken == [7, 0]  # the clock goes on by 7 at each look
 
 
 def test_after_the_final_one_nothing_is_sent() -> None:
