@@ -37,7 +37,7 @@ class TritonPythonModel:
         except UnicodeDecodeError as error:
             return failure(f"a text is not UTF-8: {error}")
         encoded = self.tokenizer.encode_batch(decoded)
-        responses = await asyncio.gather(*(embed(one.ids) for one in encoded))
+        responses = await asyncio.gather(*(embed(one.ids, request) for one in encoded))
         for response in responses:
             if response.has_error():
                 return pb_utils.InferenceResponse(error=response.error())
@@ -49,11 +49,14 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([embedding])
 
 
-async def embed(ids):
+async def embed(ids, received):
     """Return what ``minilm`` answers for one text; it pads and masks itself."""
     row = pb_utils.Tensor("input_ids", np.array([ids], np.int64))
     request = pb_utils.InferenceRequest(
-        model_name="minilm", requested_output_names=["embedding"], inputs=[row]
+        model_name="minilm",
+        requested_output_names=["embedding"],
+        inputs=[row],
+        trace=received.trace(),
     )
     return await request.async_exec()
 

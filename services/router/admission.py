@@ -15,6 +15,7 @@ from services.core.errors import (
     InvalidRequestError,
 )
 from services.core.model_config import ModelConfig
+from services.core.trace_token import TRACE_PARAMETER
 from services.router.input_checks import check_inputs, shape_key
 from services.router.learned_headers import LearnedHeaders, Verdict
 from services.router.request_split import split_request
@@ -122,15 +123,23 @@ def admit_in_full(
     where = f"[request id: {request.id or '<id_unknown>'}] "
     _check_outputs(request, config)
     rows = check_inputs(request.inputs, contents, config, where)
-    learnable = all(tensor.datatype != "BYTES" for tensor in request.inputs)
+    wants_timing = (
+        TIMING_PARAMETER in request.parameters
+        and request.parameters[TIMING_PARAMETER].bool_param
+    )
+    asked_by = _text(request, TRACE_PARAMETER)
+    # Who is part of a trace has a header that nobody else has.
+    learnable = not asked_by and all(
+        tensor.datatype != "BYTES" for tensor in request.inputs
+    )
     verdict = Verdict(
         route=route,
         rows=rows,
         shape_key=shape_key(request.inputs, config),
         learnable=learnable,
-        wants_timing=request.parameters[TIMING_PARAMETER].bool_param
-        if TIMING_PARAMETER in request.parameters
-        else False,
+        is_special=wants_timing or bool(asked_by),
+        wants_timing=wants_timing,
+        asked_by=asked_by,
         priority=_natural(request, "priority"),
         timeout_ns=_natural(request, "timeout") * 1000,
         regions=regions,
@@ -163,6 +172,12 @@ def _natural(request: Request, name: str) -> int:
         return 0
     value = request.parameters[name]
     return max(value.int64_param, value.uint64_param, 0)
+
+
+def _text(request: Request, name: str) -> str:
+    """Return a parameter that is a string; "" if it is missing or something else."""
+    parameters = request.parameters
+    return parameters[name].string_param if name in parameters else ""
 
 
 def _check_outputs(request: Request, config: ModelConfig) -> None:

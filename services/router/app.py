@@ -222,12 +222,12 @@ class RouterApp:
         self._doors.open_rest(
             self._internal, parse_restrictions(settings.http_restricted_api)
         )
+        endpoint = settings.internal_advertise or settings.internal_listen
         self._control = ControlClient(
             self._reactor,
             settings.control,
             control_pb2.RouterHello(
-                router_id=uuid.uuid4().hex,
-                worker_endpoint=settings.internal_advertise or settings.internal_listen,
+                router_id=uuid.uuid4().hex, worker_endpoint=endpoint
             ),
             self._table_arrived,
         )
@@ -247,7 +247,9 @@ class RouterApp:
             "log_settings",
             lambda update: log_settings_proto.obey(update.log_settings),
         )
-        self._traces = connect_tracing(self._control, self._inference, self._reactor)
+        self._traces = connect_tracing(
+            self._control, self._inference, self._reactor, endpoint
+        )
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain.

@@ -35,6 +35,7 @@ from services.router.ensemble_scheduler import (
 )
 from services.router.first_instances import FirstInstances
 from services.router.in_turn import InTurn
+from services.router.learned_headers import Verdict
 from services.router.limited_scheduler import LimitedScheduler, is_limited
 from services.router.on_demand import OnDemand
 from services.router.pending_request import PendingRequest, Taker, refuse
@@ -52,6 +53,7 @@ from services.router.shared_taker import SharedTaker
 from services.router.state_checkpoints import StateCheckpoints
 from services.router.statistics_ledger import StatisticsLedger
 from services.router.streamed_replies import takes_many
+from services.router.traced_takers import TracedTaker
 from services.router.tracer import Tracer
 from services.router.traffic_splits import TrafficSplits
 
@@ -242,8 +244,8 @@ class Inference:
         if verdict.regions:
             self._shared_memory.hold(verdict.regions, request)
         request.scheduler = scheduler = takers[verdict.route.generation]
-        if verdict.wants_timing:
-            scheduler.time(request)
+        if verdict.is_special:
+            request.scheduler = scheduler = self._prepared(verdict, scheduler, request)
         scheduler.enqueue(request)
 
     def apply(self, table: RouteTable, applied: Callable[[], None]) -> None:
@@ -263,9 +265,6 @@ class Inference:
         self._splits.apply(table)
         for scheduler in retiring:
             self._withdraw(scheduler)
-        for scheduler in self._schedulers.values():
-            if isinstance(scheduler, EnsembleScheduler):
-                scheduler.bind(self._scheduler_for, self._taker_of)
         self._look_for_takers()
         self.on_demand.apply(table, self._schedulers.values())
         in_turn = self._applying.promise(applied)
@@ -285,6 +284,9 @@ class Inference:
         self._look_for_takers()
 
     def _look_for_takers(self) -> None:
+        for scheduler in self._schedulers.values():
+            if isinstance(scheduler, EnsembleScheduler):
+                scheduler.bind(self._scheduler_for, self._step_taker_of)
         self._takers = {
             generation: self._traced(scheduler, self._taker_of(scheduler))
             for generation, scheduler in self._schedulers.items()
@@ -301,6 +303,29 @@ class Inference:
 
     def _traced(self, scheduler: RouteScheduler, taker: Taker) -> Taker:
         return self._tracer.taker_for(scheduler, taker) if self._tracer else taker
+
+    def _prepared(
+        self, verdict: Verdict, taker: Taker, request: PendingRequest
+    ) -> Taker:
+        """Return what takes a request of which more is wanted than its answer."""
+        if verdict.asked_by:
+            taker = self._nested(verdict, taker)
+        if verdict.wants_timing:
+            taker.time(request)
+        return taker
+
+    def _nested(self, verdict: Verdict, taker: Taker) -> Taker:
+        """Return what takes a request that a model sent for the sake of another."""
+        plain = taker.taker if isinstance(taker, TracedTaker) else taker
+        scheduler = self._schedulers.get(verdict.route.generation)
+        if self._tracer is None or scheduler is None:
+            return plain
+        return self._tracer.nested_taker(verdict.asked_by, scheduler, plain)
+
+    def _step_taker_of(self, scheduler: RouteScheduler) -> Taker:
+        """Return what takes the steps of ensembles for ``scheduler``."""
+        taker = self._taker_of(scheduler)
+        return self._tracer.step_taker(scheduler, taker) if self._tracer else taker
 
     def _taker_of(self, scheduler: RouteScheduler) -> Taker:
         """Return what takes the requests for ``scheduler``, traced or not."""

@@ -46,7 +46,9 @@ class Verdict:
         rows: Rows of its tensors, >= 1.
         shape_key: Equal for requests whose tensors fit into one batch.
         learnable: Whether equal headers may share this verdict.
+        is_special: Whether one of the next two is so.
         wants_timing: Whether the client asked for the times of its request.
+        asked_by: The trace that a model's own request is to be part of; "": none.
         priority: What the client asked for; 0: nothing.
         timeout_ns: How long it wants to wait at most; 0: it did not say.
         regions: Shared memory that it uses, by name; never learned.
@@ -56,7 +58,9 @@ class Verdict:
     rows: int
     shape_key: Hashable
     learnable: bool
+    is_special: bool = False
     wants_timing: bool = False
+    asked_by: str = ""
     priority: int = 0
     timeout_ns: int = 0
     regions: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from services.core.shared_memory_region import REGION_PARAMETER
+from services.core.trace_token import TRACE_PARAMETER
 from services.core.wire_format import skip_field, split_fields
 
 _ID: Final = 3
@@ -27,7 +28,12 @@ _ELSEWHERE: Final = REGION_PARAMETER.encode()
 # Parameters that say when and how a request is to be executed: keys of map entries.
 _NOT_FOR_THE_MODEL: Final = tuple(
     b"\x0a" + bytes((len(name),)) + name
-    for name in (b"priority", b"timeout", b"triton_enable_empty_final_response")
+    for name in (
+        b"priority",
+        b"timeout",
+        b"triton_enable_empty_final_response",
+        TRACE_PARAMETER.encode(),
+    )
 )
 _SEQUENCE: Final = b"sequence_"
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Final
 
 from protos import control_pb2
+from services.router.request_trace import RequestTrace
 from services.router.trace_sampler import TraceScope, TraceSettings
-from services.router.traced_request import RequestTrace
 
 # The stream takes one message each time that the loop looks at it: every 20 ms.
 REPORT_AFTER_NS: Final = 20_000_000
@@ -92,6 +92,6 @@ def _request_to_proto(
         error=trace.error,
         children=[
             _request_to_proto(step, has_times=has_times)
-            for step in trace.steps.values()
+            for step in (*trace.steps.values(), *trace.nested)
         ],
     )

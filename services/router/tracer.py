@@ -4,28 +4,34 @@ With tracing off nothing here is on a request's way: each model's requests go st
 to its scheduler.
 """
 
+import functools
 import itertools
 import time
+import uuid
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from services.router.batch_response import replies_of, timing_of
-from services.router.ensemble_calls import StepCall
+from services.router.nested_traces import NestedTraces
 from services.router.pending_request import Execution, PendingRequest, Taker
+from services.router.request_trace import RequestTrace
 from services.router.route_scheduler import RouteScheduler
+from services.router.route_table import Route
 from services.router.streamed_replies import DecoupledRequest
 from services.router.trace_sampler import (
-    SampleCounter,
     TraceSampler,
     TraceScope,
     TraceSettings,
 )
+from services.router.trace_tree import TraceTree
 from services.router.traced_request import (
     Arrival,
-    RequestTrace,
     TracedRequest,
     TracedStreamRequest,
 )
+from services.router.traced_takers import StepTaker, TracedTaker, trace_of
+
+_PYTHON: Final = "python"
 
 
 class TraceOutlet(Protocol):
@@ -48,6 +54,7 @@ class Tracer:
         outlet: TraceOutlet,
         arrival_of: Callable[[PendingRequest], Arrival],
         now_ns: Callable[[], int] = time.monotonic_ns,
+        endpoint: str = "",
     ) -> None:
         """Begin with tracing off.
 
@@ -55,7 +62,9 @@ class Tracer:
             outlet: Gets the traces.
             arrival_of: Tells how a request came in.
             now_ns: The monotonic clock.
+            endpoint: Where workers reach this router.
         """
+        self._nested = NestedTraces(uuid.uuid4().hex, endpoint)
         self._outlet = outlet
         self._arrival_of = arrival_of
         self._now_ns = now_ns
@@ -77,20 +86,22 @@ class Tracer:
             return taker
         counter = self._sampler.counter_of(scheduler.route.model)
         return TracedTaker(
-            scheduler, taker, self, None if self._sampler.follows_callers else counter
+            taker,
+            functools.partial(self.stand_in, scheduler),
+            None if self._sampler.follows_callers else counter,
         )
 
     def stand_in(
         self,
-        request: PendingRequest,
         scheduler: RouteScheduler,
+        request: PendingRequest,
         on_end: Callable[[PendingRequest], object],
     ) -> TracedRequest | None:
         """Count a request; return what stands for it if it is traced.
 
         Args:
-            request: The client's, just admitted.
             scheduler: Who takes it.
+            request: The client's, just admitted.
             on_end: Called with ``request`` when its trace is finished.
         """
         sampler, route = self._sampler, scheduler.route
@@ -101,20 +112,82 @@ class Tracer:
         if scope is None:
             return None
 
+        trace = RequestTrace(
+            model=route.model,
+            version=route.version,
+            keeps_tensors=scope.tensors,
+            tree=TraceTree(lambda: self._complete(scope, trace)),
+        )
+        self._outlet.sampled(scope.session)
+        came = arrival or self._arrival_of(request)
+        return self._watch(request, route, trace, came, on_end)
+
+    def _watch(
+        self,
+        request: PendingRequest,
+        route: Route,
+        trace: RequestTrace,
+        came: Arrival,
+        on_end: Callable[[PendingRequest], object],
+    ) -> TracedRequest:
+        """Return what stands for a request that is traced from now on."""
+
         def ended(trace: RequestTrace) -> None:
             self._under_way -= 1
             on_end(request)
-            self._outlet.ended(scope, trace)
+            trace.tree.ended()
 
         self._under_way += 1
-        self._outlet.sampled(scope.session)
-        trace = RequestTrace(
-            model=route.model, version=route.version, keeps_tensors=scope.tensors
+        trace.tree.began()
+        many = route.config.decoupled and isinstance(request, DecoupledRequest)
+        traced = (
+            TracedStreamRequest(request, trace, came, ended, self._now_ns)
+            if many and isinstance(request, DecoupledRequest)
+            else TracedRequest(request, trace, came, ended, self._now_ns)
         )
-        came = arrival or self._arrival_of(request)
-        if route.config.decoupled and isinstance(request, DecoupledRequest):
-            return TracedStreamRequest(request, trace, came, ended, self._now_ns)
-        return TracedRequest(request, trace, came, ended, self._now_ns)
+        if _asks_others(route):
+            traced.body += self._nested.open(trace)
+        return traced
+
+    def _complete(self, scope: TraceScope, trace: RequestTrace) -> None:
+        """Hand over a trace whose last part has ended."""
+        self._nested.close(trace.tree.keys)
+        self._outlet.ended(scope, trace)
+
+    def nested_taker(
+        self, asked_by: str, scheduler: RouteScheduler, taker: Taker
+    ) -> Taker:
+        """Return what takes the next request for ``scheduler``, which a model sent.
+
+        Args:
+            asked_by: What came with it: the trace that it is to be part of.
+            scheduler: Of its route.
+            taker: Takes it if there is no such trace (any more): untraced.
+        """
+        parent = self._nested.find(asked_by)
+        if parent is None:
+            return taker
+        route = scheduler.route
+
+        def stand_in(
+            request: PendingRequest, on_end: Callable[[PendingRequest], object]
+        ) -> TracedRequest:
+            trace = RequestTrace(
+                model=route.model,
+                version=route.version,
+                keeps_tensors=parent.keeps_tensors,
+                tree=parent.tree,
+            )
+            parent.nested.append(trace)
+            return self._watch(request, route, trace, Arrival(), on_end)
+
+        return TracedTaker(taker, stand_in)
+
+    def step_taker(self, scheduler: RouteScheduler, taker: Taker) -> Taker:
+        """Return what takes the steps of ensembles for ``scheduler``."""
+        if not (self._sampler.is_on and _asks_others(scheduler.route)):
+            return taker
+        return StepTaker(taker, self._nested)
 
     def executed(self, execution: Execution, message: bytes) -> None:
         """Note an execution in the traces of its requests, if any has one."""
@@ -137,78 +210,6 @@ def _response(message: bytes, start: int, index: int) -> bytes:
     return next(itertools.islice(replies, index, None), (None, None))[0] or b""
 
 
-class TracedTaker:
-    """Stands before a scheduler; some requests go in observed."""
-
-    __slots__ = ("_counter", "_scheduler", "_taker", "_timed", "_traced", "_tracer")
-
-    def __init__(
-        self,
-        scheduler: RouteScheduler,
-        taker: Taker,
-        tracer: Tracer,
-        counter: SampleCounter | None,
-    ) -> None:
-        """Stand before ``taker``, which takes the requests for ``scheduler``.
-
-        Args:
-            scheduler: Of the route.
-            taker: It, or who stands before it.
-            tracer: Decides.
-            counter: Passes most requests by; None if each has to be looked at.
-        """
-        self._counter = counter
-        self._scheduler = scheduler
-        self._taker = taker
-        self._tracer = tracer
-        self._timed: PendingRequest | None = None
-        self._traced: dict[PendingRequest, TracedRequest] = {}
-
-    def time(self, request: PendingRequest) -> None:
-        """Have the times of ``request``, which is enqueued next, in its response."""
-        self._timed = request
-
-    def enqueue(self, request: PendingRequest) -> None:
-        """Hand an admitted request on."""
-        counter = self._counter
-        if counter is not None and counter.until > 1 and self._timed is None:
-            counter.until -= 1
-            self._taker.enqueue(request)
-            return
-        is_timed, self._timed = self._timed is request, None
-        traced = self._tracer.stand_in(request, self._scheduler, self._traced.pop)
-        if traced is not None:
-            self._traced[request] = traced
-        if is_timed:
-            self._taker.time(traced or request)
-        self._taker.enqueue(traced or request)
-
-    def forget(self, request: PendingRequest) -> None:
-        """Drop a request whose client has left."""
-        traced = self._traced.get(request)
-        self._taker.forget(traced or request)
-        if traced is not None:
-            traced.leave()
-
-
-def trace_of(request: object) -> RequestTrace | None:
-    """Return the trace of whom ``request`` stands for; None if it has none.
-
-    A step of an ensemble has a trace of its own in that of the ensemble's request.
-    """
-    if isinstance(request, TracedRequest):
-        return request.trace
-    inner = getattr(request, "request", None)
-    trace = trace_of(inner) if inner is not None else None
-    if trace is None or not isinstance(request, StepCall):
-        return trace
-    if request not in trace.steps:
-        route = request.scheduler.route
-        step = trace.steps[request] = RequestTrace(
-            model=route.model,
-            version=route.version,
-            is_step=True,
-            keeps_tensors=trace.keeps_tensors,
-        )
-        step.begin(at_ns=request.enqueued_ns, queued_ns=request.enqueued_ns)
-    return trace.steps[request]
+def _asks_others(route: Route) -> bool:
+    """Tell whether the model of ``route`` may send requests itself."""
+    return route.config.backend == _PYTHON

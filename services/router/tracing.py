@@ -10,15 +10,21 @@ from services.router.tracer import Tracer
 
 
 def connect_tracing(
-    control: ControlClient, inference: Inference, reactor: Reactor
+    control: ControlClient, inference: Inference, reactor: Reactor, endpoint: str
 ) -> TraceReporter:
     """Trace the requests of ``inference`` as ``control`` says, and report to it.
+
+    Args:
+        control: Says, and is told.
+        inference: Of this router.
+        reactor: Its loop.
+        endpoint: Where workers reach it.
 
     Returns:
         Who reports: to be flushed before the router ends.
     """
     reporter = TraceReporter(control.send, reactor.call_roughly_at)
-    tracer = Tracer(reporter, arrival_of)
+    tracer = Tracer(reporter, arrival_of, endpoint=endpoint)
 
     def obey(update: control_pb2.RouterUpdate) -> None:
         tracer.follow(settings_from_proto(update.trace_settings))

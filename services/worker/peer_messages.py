@@ -5,6 +5,7 @@ from typing import Any
 
 from protos import inference_pb2
 from services.core.datatype import DataType
+from services.core.trace_token import TRACE_PARAMETER
 from services.worker.peers import Outcome
 from services.worker.python_backend.call_messages import NamedTensor
 from services.worker.request_details import SEQUENCE_END, SEQUENCE_START, Parameter
@@ -36,6 +37,8 @@ def infer_request(header: Mapping[str, Any], tensors: Sequence[NamedTensor]) -> 
         parameters["sequence_id"] = header["correlation_id"]
         parameters["sequence_start"] = bool(flags & SEQUENCE_START)
         parameters["sequence_end"] = bool(flags & SEQUENCE_END)
+    if header["trace"]:
+        parameters[TRACE_PARAMETER] = header["trace"]
     for key, value in parameters.items():
         _set(request.parameters[key], value)
     return request.SerializeToString()

@@ -42,6 +42,8 @@ class Peers:
         request: bytes,
         timeout_s: float | None,
         done: Callable[[Outcome], None],
+        *,
+        router: str = "",
     ) -> Cancel:
         """Call a method of GRPCInferenceService.
 
@@ -50,11 +52,12 @@ class Peers:
             request: Its message, serialized.
             timeout_s: How long it may take; None for no limit.
             done: Is given the outcome, once, by another thread or this one.
+            router: The endpoint of the one to ask, if it is there.
 
         Returns:
             What ends the call early.
         """
-        channel = self._channel()
+        channel = self._channel(router)
         if channel is None:
             done((grpc.StatusCode.UNAVAILABLE.value[0], "no router is connected"))
             return lambda: None
@@ -71,6 +74,8 @@ class Peers:
         timeout_s: float | None,
         answer: Callable[[Outcome], None],
         end: Callable[[], None],
+        *,
+        router: str = "",
     ) -> Cancel:
         """Call ModelStreamInfer with one request.
 
@@ -80,8 +85,9 @@ class Peers:
             answer: Is given each answer (a ModelStreamInferResponse), or why there
                 is none, by another thread.
             end: Is called when there will be no more.
+            router: The endpoint of the one to ask, if it is there.
         """
-        channel = self._channel()
+        channel = self._channel(router)
         if channel is None:
             answer((grpc.StatusCode.UNAVAILABLE.value[0], "no router is connected"))
             end()
@@ -107,12 +113,16 @@ class Peers:
         """End what is under way."""
         self.connect(())
 
-    def _channel(self) -> grpc.Channel | None:
+    def _channel(self, wanted: str) -> grpc.Channel | None:
         with self._lock:
             if not self._endpoints:
                 return None
             self._turn += 1
-            endpoint = self._endpoints[self._turn % len(self._endpoints)]
+            endpoint = (
+                wanted
+                if wanted in self._endpoints
+                else self._endpoints[self._turn % len(self._endpoints)]
+            )
             channel = self._channels.get(endpoint)
             if channel is None:
                 channel = grpc.insecure_channel(endpoint, options=_OPTIONS)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from services.core.trace_token import TRACE_PARAMETER
+
 Parameter: TypeAlias = bool | int | float | str
 
 SEQUENCE_START: Final = 1
@@ -13,6 +15,7 @@ SEQUENCE_END: Final = 2
 _RESERVED: Final = frozenset(
     {
         "binary_data_output",
+        TRACE_PARAMETER,
         "priority",
         "sequence_end",
         "sequence_id",
@@ -33,6 +36,7 @@ class RequestDetails:
         flags: Of the sequence: 1 at its start, 2 at its end.
         timeout_us: How long it may wait; 0 for no limit of its own.
         priority: 0 for the model's default.
+        trace: That it is part of, as its router says it; "" for none.
     """
 
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
@@ -40,6 +44,7 @@ class RequestDetails:
     flags: int = 0
     timeout_us: int = 0
     priority: int = 0
+    trace: str = ""
 
 
 NO_DETAILS: Final = RequestDetails()
@@ -63,6 +68,7 @@ def details_of(parameters: Mapping[str, Parameter]) -> RequestDetails:
         | (SEQUENCE_END if parameters.get("sequence_end") else 0),
         timeout_us=_whole(parameters.get("timeout", 0)),
         priority=_whole(parameters.get("priority", 0)),
+        trace=str(parameters.get(TRACE_PARAMETER, "")),
     )
 
 

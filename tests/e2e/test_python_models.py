@@ -60,7 +60,8 @@ class TritonPythonModel:
         inputs = request.inputs()
         for _ in range(2):
             call = pb_utils.InferenceRequest(
-                model_name="double", requested_output_names=["Y"], inputs=inputs)
+                model_name="double", requested_output_names=["Y"], inputs=inputs,
+                trace=request.trace())
             response = call.exec()
             if response.has_error():
                 return response
@@ -80,13 +81,20 @@ def write(repository: Path, name: str, code: str, config: str | None) -> None:
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traces")
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, traces: Path) -> Iterator[Stack]:
     repository = tmp_path_factory.mktemp("models")
     two = "instance_group [ { kind: KIND_CPU count: 2 } ]"
     write(repository, "double", DOUBLE, TENSORS + two)
     write(repository, "quadruple", QUADRUPLE, None)
     write(repository, "broken", "import no_such_module_x", TENSORS)
-    with running_stack(repository, "--exit-on-error=false") as running:
+    flags = [f"--trace-config=triton,file={traces / 'trace.json'}"]
+    flags += ["--trace-config=level=OFF", "--trace-config=rate=1"]
+    with running_stack(repository, "--exit-on-error=false", *flags) as running:
         yield running
 
 
@@ -113,6 +121,23 @@ def test_a_python_model_calls_another_and_completes_its_configuration(
     stack: Stack,
 ) -> None:
     assert infer(stack, "quadruple", 1, 2) == [4, 8]
+
+
+def test_what_a_model_asks_of_another_is_part_of_its_trace(
+    stack: Stack, traces: Path
+) -> None:
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{stack.grpc}") as client:
+        level = {"trace_level": ["TIMESTAMPS"], "log_frequency": "1"}
+        client.update_trace_settings("quadruple", level)
+        assert infer(stack, "quadruple", 1, 2) == [4, 8]
+        client.update_trace_settings("quadruple", dict.fromkeys(level))
+    (file,) = traces.glob("trace.json.*")
+    requests = [one for one in json.loads(file.read_text()) if "model_name" in one]
+    root, *nested = requests
+    assert (root["model_name"], "parent_id" in root) == ("quadruple", False)
+    assert [(one["model_name"], one["parent_id"]) for one in nested] == [
+        ("double", root["id"])
+    ] * 2
 
 
 def test_every_instance_is_a_process_of_its_own(stack: Stack) -> None:

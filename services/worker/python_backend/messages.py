@@ -36,7 +36,8 @@ class CallMessage(NamedTuple):
     Attributes:
         request_id: The client's; may be empty.
         details: A JSON object with what is not at its default: ``parameters``,
-            ``correlation_id``, ``flags``, ``timeout``, ``priority``; or "".
+            ``correlation_id``, ``flags``, ``timeout``, ``priority``, ``trace``,
+            ``traceparent``; or "".
         outputs: Indices of the outputs that are wanted.
         inputs: Its tensors.
     """

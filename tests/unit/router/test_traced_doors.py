@@ -7,10 +7,10 @@ from queue import SimpleQueue
 import pytest
 
 from protos import inference_pb2 as pb
+from services.router.request_trace import RequestTrace
 from services.router.route_table import RouteTable
 from services.router.trace_arrival import arrival_of
 from services.router.trace_sampler import TraceScope, TraceSettings
-from services.router.traced_request import RequestTrace
 from services.router.tracer import Tracer
 from tests.unit.router.ensembles import ensemble, step
 from tests.unit.router.routes import add_sub, add_sub_request, route

@@ -9,9 +9,11 @@ from protos import control_pb2, worker_pb2
 from services.core.errors import OverloadedError
 from services.core.model_config import DynamicBatching
 from services.router.pending_request import PendingRequest
+from services.router.request_trace import RequestTrace
 from services.router.trace_reporter import TraceReporter, settings_from_proto
 from services.router.trace_sampler import TraceScope, TraceSettings
-from services.router.traced_request import Arrival, RequestTrace
+from services.router.trace_tree import TraceTree
+from services.router.traced_request import Arrival
 from services.router.tracer import Tracer
 from tests.unit.router.routes import add_sub, add_sub_request
 from tests.unit.router.stage import (
@@ -280,8 +282,15 @@ def test_traces_travel_together_and_before_an_acknowledgement() -> None:
     reporter = wire.reporter()
     scope = TraceScope(session=5, rate=1)
     reporter.sampled(5)
-    trace = RequestTrace(model="m", version=2, timestamps=[("REQUEST_START", 3)])
-    trace.steps[PuppetRequest("s")] = RequestTrace(model="s", version=1, is_step=True)
+    trace = RequestTrace(
+        model="m",
+        version=2,
+        timestamps=[("REQUEST_START", 3)],
+        tree=TraceTree(lambda: None),
+    )
+    trace.steps[PuppetRequest("s")] = RequestTrace(
+        model="s", version=1, is_step=True, tree=trace.tree
+    )
     reporter.ended(scope, trace)
     assert wire.reports == []
     assert len(wire.due) == 1
@@ -300,7 +309,12 @@ def test_traces_travel_together_and_before_an_acknowledgement() -> None:
 def test_times_that_nobody_asked_for_stay_here() -> None:
     wire = Wire()
     reporter = wire.reporter()
-    trace = RequestTrace(model="m", version=2, timestamps=[("REQUEST_START", 3)])
+    trace = RequestTrace(
+        model="m",
+        version=2,
+        timestamps=[("REQUEST_START", 3)],
+        tree=TraceTree(lambda: None),
+    )
     reporter.ended(TraceScope(session=5, rate=1, timestamps=False), trace)
     reporter.flush()
     (report,) = wire.reports

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from services.core.errors import InvalidRequestError
+from services.core.trace_token import TraceToken
 from services.worker import peer_messages
 from services.worker.peers import Cancel, Outcome, Peers
 from services.worker.python_backend import call_messages
@@ -76,6 +77,8 @@ class NestedCalls:
     ) -> Cancel:
         request = peer_messages.infer_request(header, tensors)
         timeout_s = header["timeout_us"] / 1e6 or None
+        trace = TraceToken.read(header["trace"])
+        router = trace.endpoint if trace is not None else ""
         if header["operation"] == "stream":
             return self._peers.stream(
                 request,
@@ -84,12 +87,14 @@ class NestedCalls:
                     peer_messages.streamed_outcome(outcome), is_final=False
                 ),
                 lambda: answer(None, is_final=True),
+                router=router,
             )
         return self._peers.call(
             "ModelInfer",
             request,
             timeout_s,
             lambda outcome: answer(outcome, is_final=True),
+            router=router,
         )
 
     def _manage(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from services.core.datatype import DataType
+from services.core.trace_token import TraceToken
 from services.worker.backend import (
     BackendAnswer,
     BackendCall,
@@ -150,5 +151,12 @@ def _details(details: RequestDetails) -> str:
         "flags": details.flags,
         "timeout": details.timeout_us,
         "priority": details.priority,
+        "trace": details.trace,
+        "traceparent": _traceparent(details.trace),
     }
     return json.dumps({key: value for key, value in found.items() if value})
+
+
+def _traceparent(trace: str) -> str:
+    token = TraceToken.read(trace) if trace else None
+    return token.traceparent if token is not None else ""

@@ -160,6 +160,7 @@ class OtherModels:
             "correlation_id": request.correlation_id(),
             "flags": request.flags(),
             "timeout_us": request.timeout(),
+            "trace": request.trace().token(),
         }
         return self._order(header, [_named(one) for one in request.inputs()], take)
 

@@ -32,9 +32,23 @@ class PreferredMemory:
 class InferenceTrace:
     """The trace that a request belongs to; passed on, not looked into."""
 
+    def __init__(self, token: str = "", traceparent: str = "") -> None:
+        """Belong to what a router keeps under ``token``; "": to no trace."""
+        self._token = token
+        self._traceparent = traceparent
+
+    def token(self) -> str:
+        """Return what the router is told of it."""
+        return self._token
+
     def get_context(self) -> str:
-        """Return the OpenTelemetry context as JSON; "" if there is none."""
-        return ""
+        """Return the OpenTelemetry context as JSON; "" if there is none.
+
+        It is the context in which the client sent its request.
+        """
+        if not self._traceparent:
+            return ""
+        return json.dumps({"traceparent": self._traceparent})
 
 
 class Caller(Protocol):
@@ -169,6 +183,9 @@ class InferenceRequest:
             request._flags = found.get("flags", 0)
             request._timeout = found.get("timeout", 0)
             request._parameters = found.get("parameters", {})
+            request._trace = InferenceTrace(
+                found.get("trace", ""), found.get("traceparent", "")
+            )
         request._sender = sender
         return request
 

@@ -1,5 +1,7 @@
 """Python models that call other models; the routers are puppets."""
 
+import json
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,9 +11,11 @@ import numpy as np
 import pytest
 
 from protos import inference_pb2
+from services.core.trace_token import TraceToken
 from services.worker.backend import BackendCall
 from services.worker.peers import Cancel, Outcome, Peers
 from services.worker.python_backend.host.python_model import PythonModel
+from services.worker.request_details import NO_DETAILS
 from tests.unit.worker.python_backend.python_models import (
     call,
     failure,
@@ -47,6 +51,7 @@ class PuppetPeers(Peers):
         super().__init__()
         self.asked: list[tuple[str, bytes]] = []
         self.outcome: Outcome | None = None
+        self.routers: list[str] = []
 
     def call(
         self,
@@ -54,7 +59,10 @@ class PuppetPeers(Peers):
         request: bytes,
         timeout_s: float | None,  # noqa: ARG002 - Peers' signature
         done: Callable[[Outcome], None],
+        *,
+        router: str = "",
     ) -> Cancel:
+        self.routers.append(router)
         self.asked.append((method, request))
         done(self.outcome if self.outcome is not None else doubled(request))
         return lambda: None
@@ -65,7 +73,10 @@ class PuppetPeers(Peers):
         timeout_s: float | None,  # noqa: ARG002 - Peers' signature
         answer: Callable[[Outcome], None],
         end: Callable[[], None],
+        *,
+        router: str = "",
     ) -> Cancel:
+        self.routers.append(router)
         self.asked.append(("ModelStreamInfer", request))
         for _ in range(2):
             message = inference_pb2.ModelStreamInferResponse()
@@ -129,6 +140,41 @@ def test_a_call_says_all_that_the_model_said(tmp_path: Path) -> None:
     assert not asked.parameters["sequence_end"].bool_param
     assert asked.parameters["a"].bool_param
     assert asked.parameters["b"].string_param == "x"
+
+
+TRACE = TraceToken(key="k7", endpoint="unix:/a router", traceparent="00-a-b-01")
+TRACED = """\
+assert "nereid_trace" not in r.parameters()
+context = r.trace().get_context()
+ask(r, trace=r.trace(), parameters={"seen": context}).exec()
+for one in ask(r, trace=r.trace()).exec(decoupled=True):
+    pass
+"""
+
+
+def test_what_is_asked_with_a_trace_becomes_part_of_it(tmp_path: Path) -> None:
+    peers = PuppetPeers()
+    body = textwrap.indent(TRACED + RETURN_IT, "        ").lstrip()
+    with calling(tmp_path, peers, body) as model:
+        traced = replace(NO_DETAILS, trace=TRACE.text)
+        model.execute_requests([call(1, details=traced)])
+    asked = [
+        inference_pb2.ModelInferRequest.FromString(each) for _, each in peers.asked
+    ]
+    told = [each.parameters["nereid_trace"].string_param for each in asked]
+    assert told == [TRACE.text, TRACE.text, ""]
+    assert peers.routers == ["unix:/a router", "unix:/a router", ""]
+    context = json.loads(asked[0].parameters["seen"].string_param)
+    assert context == {"traceparent": "00-a-b-01"}
+
+
+def test_without_a_trace_nothing_is_said_of_one(tmp_path: Path) -> None:
+    peers = PuppetPeers()
+    body = "assert r.trace().get_context() == ''; ask(r, trace=r.trace()).exec(); "
+    with calling(tmp_path, peers, body + RETURN_IT) as model:
+        model.execute_requests([call(1)])
+    assert "nereid_trace" not in peers.request().parameters
+    assert peers.routers == ["", ""]
 
 
 def test_several_calls_are_under_way_at_once(tmp_path: Path) -> None:
