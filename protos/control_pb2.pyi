@@ -1110,6 +1110,7 @@ class RouterUpdate(_message.Message):
     DEMAND_REFUSED_FIELD_NUMBER: _builtins.int
     STATE_STORED_FIELD_NUMBER: _builtins.int
     STATE_FOUND_FIELD_NUMBER: _builtins.int
+    TRACE_MOVE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def routes(self) -> Global___RouteTable: ...
     @_builtins.property
@@ -1128,6 +1129,8 @@ class RouterUpdate(_message.Message):
     def state_stored(self) -> Global___StateStored: ...
     @_builtins.property
     def state_found(self) -> Global___StateFound: ...
+    @_builtins.property
+    def trace_move(self) -> Global___TraceMove: ...
     def __init__(
         self,
         *,
@@ -1140,12 +1143,13 @@ class RouterUpdate(_message.Message):
         demand_refused: Global___DemandRefused | None = ...,
         state_stored: Global___StateStored | None = ...,
         state_found: Global___StateFound | None = ...,
+        trace_move: Global___TraceMove | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "demand_refused", b"demand_refused", "log_settings", b"log_settings", "routes", b"routes", "state_found", b"state_found", "state_stored", b"state_stored", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "demand_refused", b"demand_refused", "log_settings", b"log_settings", "routes", b"routes", "state_found", b"state_found", "state_stored", b"state_stored", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_move", b"trace_move", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "demand_refused", b"demand_refused", "log_settings", b"log_settings", "routes", b"routes", "state_found", b"state_found", "state_stored", b"state_stored", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect_statistics", b"collect_statistics", "demand_refused", b"demand_refused", "log_settings", b"log_settings", "routes", b"routes", "state_found", b"state_found", "state_stored", b"state_stored", "statistics_applied", b"statistics_applied", "statistics_settings", b"statistics_settings", "trace_move", b"trace_move", "trace_settings", b"trace_settings", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["routes", "statistics_applied", "collect_statistics", "statistics_settings", "log_settings", "trace_settings", "demand_refused", "state_stored", "state_found"]  # noqa: Y015
+    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["routes", "statistics_applied", "collect_statistics", "statistics_settings", "log_settings", "trace_settings", "demand_refused", "state_stored", "state_found", "trace_move"]  # noqa: Y015
     _WhichOneofArgType_update: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_update) -> _WhichOneofReturnType_update | None: ...
 
@@ -1715,25 +1719,90 @@ class TraceReport(_message.Message):
 
     SAMPLED_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sampled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """One session for each request that is going to be traced: count it down."""
 
     @_builtins.property
     def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___TraceEnded]: ...
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___TraceProgress]:
+        """How far sampling has come, where one of several requests is sampled and that has
+        changed.
+        """
+
     def __init__(
         self,
         *,
         sampled: _abc.Iterable[_builtins.int] | None = ...,
         ended: _abc.Iterable[Global___TraceEnded] | None = ...,
+        progress: _abc.Iterable[Global___TraceProgress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "sampled", b"sampled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "progress", b"progress", "sampled", b"sampled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TraceReport: _TypeAlias = TraceReport  # noqa: Y015
+
+@_typing.final
+class TraceProgress(_message.Message):
+    """How far a router is on its way to the next request that it samples."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    COUNTED_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    session: _builtins.int
+    counted: _builtins.int
+    """Requests since the last that was sampled; of `rate` the last is. Below 0, or above
+    the rate, if control has moved some.
+    """
+    moves: _builtins.int
+    """How many TraceMoves of this session it has obeyed since the settings came."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.int = ...,
+        counted: _builtins.int = ...,
+        moves: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted", "moves", b"moves", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceProgress: _TypeAlias = TraceProgress  # noqa: Y015
+
+@_typing.final
+class TraceMove(_message.Message):
+    """Count so many requests more (or fewer), which another router counts no more (or
+    besides): so all routers together sample one of `rate`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    session: _builtins.int
+    by: _builtins.int
+    def __init__(
+        self,
+        *,
+        session: _builtins.int = ...,
+        by: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceMove: _TypeAlias = TraceMove  # noqa: Y015
 
 @_typing.final
 class TraceEnded(_message.Message):

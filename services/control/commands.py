@@ -124,11 +124,25 @@ class StateFound:
     data: bytes | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveTraces:
+    """Count requests, or no longer count them, on the way to the next trace.
+
+    Attributes:
+        session: Of the trace settings.
+        by: How many more; below 0: fewer.
+    """
+
+    session: int
+    by: int
+
+
 RouterOrder: TypeAlias = (
     AcknowledgeStatistics
     | CollectStatistics
     | SetStatistics
     | SetLogs
+    | MoveTraces
     | SetTraces
     | RefuseDemand
     | StateStored

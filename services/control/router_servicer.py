@@ -13,6 +13,7 @@ from services.control.events import RoutesApplied
 from services.control.live_settings import LiveSettings
 from services.control.on_demand import OnDemand
 from services.control.router_links import RouterLink
+from services.control.shared_rate import Progress
 from services.control.state_checkpoints import StateCheckpoints
 from services.control.statistics import Statistics
 from services.control.supervisor import Supervisor
@@ -121,6 +122,11 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
         traces = self._live.traces
         for session in report.sampled:
             traces.sampled(link.router_id, session)
+        for each in report.progress:
+            traces.counted(
+                link.router_id,
+                Progress(session=each.session, counted=each.counted, moves=each.moves),
+            )
         for ended in report.ended:
             trace = trace_from_proto(ended.request)
             traces.ended(link.router_id, ended.session, trace)

@@ -9,8 +9,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from services.control.commands import SetTraces
+from services.control.commands import MoveTraces, SetTraces
 from services.control.router_links import RouterLink, RouterLinks
+from services.control.shared_rate import Progress, SharedRate
 from services.control.trace_book import Page, TraceBook
 from services.control.trace_files import TraceFiles
 from services.control.trace_records import Trace, records_of
@@ -60,6 +61,7 @@ class Traces:
         self._exporter = exporter
         self._book = TraceBook()
         self._book.begin(settings.scopes())
+        self._rate = SharedRate()
         self._revision = 1
         self._applied: dict[str, int] = {}
         self._changed = asyncio.Event()
@@ -114,6 +116,7 @@ class Traces:
 
     def greet(self, link: RouterLink) -> None:
         """Tell a router that has just attached of the settings."""
+        self._rate.forget(link.router_id)
         self._applied[link.router_id] = 0
         link.tell(self._order())
 
@@ -121,6 +124,16 @@ class Traces:
         """Note that a router works by the settings of ``revision``."""
         self._applied[router_id] = revision
         self._notice()
+
+    def counted(self, router_id: str, progress: Progress) -> None:
+        """Take in how far a router has come on its way to its next sample."""
+        rates = {each.session: each.values.rate for each in self._settings.scopes()}
+        if progress.session not in rates:
+            return
+        links = {link.router_id: link for link in self._routers.links()}
+        for move in self._rate.told(router_id, progress, rates[progress.session]):
+            if move.router in links:
+                links[move.router].tell(MoveTraces(session=move.session, by=move.by))
 
     def sampled(self, router_id: str, session: int) -> None:
         """Count a request down that a router is going to trace."""
@@ -146,6 +159,7 @@ class Traces:
     def lose(self, router_id: str) -> None:
         """Expect nothing more from a router that left."""
         self._applied.pop(router_id, None)
+        self._rate.forget(router_id)
         self._write(self._book.lost(router_id))
         self._notice()
 
@@ -158,6 +172,7 @@ class Traces:
 
     def _publish(self) -> None:
         self._revision += 1
+        self._rate.keep(scope.session for scope in self._settings.scopes())
         for link in self._routers.links():
             link.tell(self._order())
         self._save(self._settings)

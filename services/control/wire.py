@@ -12,6 +12,7 @@ from services.control.commands import (
     CollectStatistics,
     FileInspected,
     InspectFile,
+    MoveTraces,
     ReadinessChecked,
     RefuseDemand,
     RouterOrder,
@@ -279,6 +280,9 @@ def router_order_to_proto(order: RouterOrder) -> control_pb2.RouterUpdate:
             )
         case SetTraces():
             return control_pb2.RouterUpdate(trace_settings=traces_to_proto(order))
+        case MoveTraces(session=session, by=by):
+            move = control_pb2.TraceMove(session=session, by=by)
+            return control_pb2.RouterUpdate(trace_move=move)
         case RefuseDemand(model=model, reason=reason):
             refused = control_pb2.DemandRefused(model=model, reason=reason)
             return control_pb2.RouterUpdate(demand_refused=refused)

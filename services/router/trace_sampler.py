@@ -1,8 +1,10 @@
 """Which requests are traced. Pure.
 
-Every router counts for itself: one of ``rate`` requests that *it* gets. The count
-is control's: with several routers the last of it may be sampled by more than one,
-and control keeps the first that come.
+Every router counts for itself and asks nobody: one of ``rate`` requests that it gets.
+Control hears how far each has come, and moves what they have counted between them, so
+that of all requests one of ``rate`` is sampled. The count is control's: with several
+routers the last of it may be sampled by more than one, and control keeps the first that
+come.
 
 Source: Triton's trace extension.
 """
@@ -60,11 +62,37 @@ class SampleCounter:
         scope: How they are sampled.
         until: The how-manieth of the next requests is picked; >= 1 if any is.
         left: How many more may be; negative: any number.
+        moves: How often control has changed ``until`` since the settings came.
     """
 
     scope: TraceScope
     until: int
     left: int = _UNLIMITED
+    moves: int = 0
+
+    @property
+    def progress(self) -> "SampleProgress":
+        """How far it has come."""
+        return SampleProgress(
+            session=self.scope.session,
+            counted=self.scope.rate - self.until,
+            moves=self.moves,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleProgress:
+    """How far a session has come on its way to the next sample.
+
+    Attributes:
+        session: Control's number for its settings.
+        counted: Requests since the last sample, with those that control has moved.
+        moves: How often it has.
+    """
+
+    session: int
+    counted: int
+    moves: int
 
 
 class TraceSampler:
@@ -75,12 +103,14 @@ class TraceSampler:
         off = TraceScope(session=0)
         self._settings = TraceSettings(overall=off)
         self._counters: dict[int, SampleCounter] = {}
+        self._told: dict[int, SampleProgress] = {}
         self.follow(self._settings)
 
     def follow(self, settings: TraceSettings) -> None:
         """Sample by ``settings``; a session that goes on keeps its place."""
         before, self._settings = self._counters, settings
         self._counters = {}
+        self._told = {}
         for scope in (settings.overall, *settings.models.values()):
             known = before.get(scope.session)
             # What was sampled just now, control may not have counted yet.
@@ -90,6 +120,28 @@ class TraceSampler:
                 until=known.until if known else scope.rate,
                 left=min(limits, default=_UNLIMITED),
             )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it matters how far other routers have come."""
+        return any(each.scope.rate > 1 for each in self._counters.values())
+
+    def progress(self) -> list[SampleProgress]:
+        """Return how far sampling has come, where that has changed since last time."""
+        news = [
+            counter.progress
+            for number, counter in self._counters.items()
+            if counter.scope.rate > 1 and self._told.get(number) != counter.progress
+        ]
+        self._told |= {each.session: each for each in news}
+        return news
+
+    def move(self, session: int, by: int) -> None:
+        """Count ``by`` requests more than came here, or fewer; control knows why."""
+        counter = self._counters.get(session)
+        if counter is not None:
+            counter.until -= by
+            counter.moves += 1
 
     @property
     def is_on(self) -> bool:
@@ -122,7 +174,7 @@ class TraceSampler:
         counter.until -= 1
         if counter.until > 0:
             return None
-        counter.until = scope.rate
+        counter.until += scope.rate
         if counter.left == 0:
             return None
         if counter.left > 0:

@@ -47,7 +47,11 @@ class TraceOutlet(Protocol):
 
 
 class Tracer:
-    """Decides which requests are traced, and watches those."""
+    """Decides which requests are traced, and watches those.
+
+    Attributes:
+        sampler: Counts them.
+    """
 
     def __init__(
         self,
@@ -68,27 +72,27 @@ class Tracer:
         self._outlet = outlet
         self._arrival_of = arrival_of
         self._now_ns = now_ns
-        self._sampler = TraceSampler()
+        self.sampler = TraceSampler()
         self._under_way = 0
 
     @property
     def is_on(self) -> bool:
         """Whether any request could be traced."""
-        return self._sampler.is_on
+        return self.sampler.is_on
 
     def follow(self, settings: TraceSettings) -> None:
         """Sample by ``settings``; ``taker_for`` may have other answers now."""
-        self._sampler.follow(settings)
+        self.sampler.follow(settings)
 
     def taker_for(self, scheduler: RouteScheduler, taker: Taker) -> Taker:
         """Return what takes the requests for ``scheduler``: ``taker`` if it can."""
-        if not self._sampler.is_on_for(scheduler.route.model):
+        if not self.sampler.is_on_for(scheduler.route.model):
             return taker
-        counter = self._sampler.counter_of(scheduler.route.model)
+        counter = self.sampler.counter_of(scheduler.route.model)
         return TracedTaker(
             taker,
             functools.partial(self.stand_in, scheduler),
-            None if self._sampler.follows_callers else counter,
+            None if self.sampler.follows_callers else counter,
         )
 
     def stand_in(
@@ -104,7 +108,7 @@ class Tracer:
             request: The client's, just admitted.
             on_end: Called with ``request`` when its trace is finished.
         """
-        sampler, route = self._sampler, scheduler.route
+        sampler, route = self.sampler, scheduler.route
         arrival = None
         if sampler.follows_callers:
             arrival = self._arrival_of(request)
@@ -185,7 +189,7 @@ class Tracer:
 
     def step_taker(self, scheduler: RouteScheduler, taker: Taker) -> Taker:
         """Return what takes the steps of ensembles for ``scheduler``."""
-        if not (self._sampler.is_on and _asks_others(scheduler.route)):
+        if not (self.sampler.is_on and _asks_others(scheduler.route)):
             return taker
         return StepTaker(taker, self._nested)
 

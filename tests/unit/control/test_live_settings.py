@@ -177,6 +177,25 @@ async def test_traces_of_two_routers_make_one_file_with_ids_of_their_own(
     assert len({r["id"] for r in records}) == 4
 
 
+async def test_what_two_routers_have_counted_is_enough_for_one_trace(
+    tmp_path: Path,
+) -> None:
+    trace = tracing(tmp_path, "rate=10")
+    async with running(control_at(tmp_path, trace=trace)) as control:
+        routers = [
+            TracingRouter(await control.router("r1")),
+            TracingRouter(await control.router("r2")),
+        ]
+        for router, counted in zip(routers, (4, 7), strict=True):
+            session = (await router.obeys()).overall.session
+            report = control_pb2.TraceReport()
+            report.progress.add(session=session, counted=counted)
+            await router.report(trace_report=report)
+        first, second = [await each.puppet.told("trace_move") for each in routers]
+        # Whoever is heard of last gets what it lacks.
+        assert (first.by, second.by) in {(6, -6), (-3, 3)}
+
+
 async def test_an_unknown_model_has_no_settings(tmp_path: Path) -> None:
     async with running(control_at(tmp_path)) as control:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
