@@ -19,7 +19,7 @@ from services.core.completion_queue import (
 from services.core.errors import ModelNotReadyError
 from services.core.memory_return import trim_after
 from services.core.wire_format import aligned_length_prefix, length_prefix
-from services.router.pending_request import Execution, refuse
+from services.router.pending_request import Execution
 from services.router.route_scheduler import (
     InstanceScheduler,
     RouteScheduler,
@@ -202,8 +202,7 @@ class InstanceStream(StreamCall):
         """Answer those whose replies were lost on the way."""
         streamed, self._streamed = self._streamed, None
         if streamed is not None:
-            for request in streamed.lost():
-                refuse(request, ModelNotReadyError(_LOST_TEXT))
+            streamed.lost(ModelNotReadyError(_LOST_TEXT))
         told, self._streaming = self._streaming, 0
         if told:
             scheduler.streaming(-told)

@@ -5,6 +5,7 @@ time between dispatch and answer. Source of the names: Triton's trace extension.
 """
 
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from services.router.pending_request import PendingRequest
@@ -88,3 +89,5 @@ class RequestTrace:
         names = {name for name, _ in execution}
         self.timestamps = [each for each in self.timestamps if each[0] not in names]
         self.timestamps.extend(execution)
+        # It may have had its last response before.
+        self.timestamps.sort(key=itemgetter(1))

@@ -6,20 +6,21 @@ and its index there. Pure but for what it hands to the requests themselves.
 Source: protos/worker.proto, StreamedReply.
 """
 
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeGuard, runtime_checkable
 
 import grpc
 
 from protos import worker_pb2
-from services.core.errors import UnsupportedError
-from services.core.statistics_fields import ResponsePhase
+from services.core.errors import ServingError, UnsupportedError
+from services.core.statistics_fields import FailureReason, ResponsePhase
 from services.core.wire_format import WireFormatError
 from services.router.batch_response import Timing, timing_of
 from services.router.pending_request import Execution, PendingRequest, refuse
-from services.router.statistics import ModelStatistics
+from services.router.statistics import ModelStatistics, failure_reason
 
 _STREAMED_TAG: Final = b"\x1a"
 _DECOUPLED_TEXT: Final = "a decoupled model cannot be a step of this request"
@@ -44,6 +45,18 @@ class DecoupledRequest(PendingRequest, Protocol):
         ...
 
 
+class HeldRequest(Protocol):
+    """A request that wants to hear of the end of its execution, too."""
+
+    def hold(self) -> None:
+        """Hear that the last response comes before that."""
+        ...
+
+    def release(self) -> None:
+        """Hear, once after each ``hold``, that the execution has ended, or is lost."""
+        ...
+
+
 @dataclass(slots=True)
 class _Open:
     """A request that has not had its last response."""
@@ -59,6 +72,10 @@ class _Open:
 def takes_many(request: PendingRequest) -> TypeGuard[DecoupledRequest]:
     """Tell whether the door of ``request`` takes more than one response."""
     return hasattr(request, "respond")
+
+
+def _is_held(request: object) -> TypeGuard[HeldRequest]:
+    return hasattr(request, "hold")
 
 
 def clipped(timing: Timing, span_ns: int) -> Timing:
@@ -80,16 +97,30 @@ def is_streamed(message: bytes) -> bool:
 class StreamedReplies:
     """The requests that one instance of a decoupled model has in hand."""
 
-    __slots__ = ("_batches", "_early", "_executing", "_open", "_statistics")
+    __slots__ = (
+        "_batches",
+        "_early",
+        "_executing",
+        "_held",
+        "_now_ns",
+        "_open",
+        "_statistics",
+    )
 
-    def __init__(self, statistics: ModelStatistics) -> None:
+    def __init__(
+        self,
+        statistics: ModelStatistics,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         """Begin with a new stream; count in ``statistics``."""
         self._statistics = statistics
+        self._now_ns = now_ns
         self._batches = 0
         self._executing: deque[int] = deque()
         self._open: dict[tuple[int, int], _Open] = {}
         # By batch: how long those took that were done before their execution was; ns.
         self._early: dict[int, list[int]] = {}
+        self._held: dict[int, list[HeldRequest]] = {}
 
     def __len__(self) -> int:
         """Return how many requests have not had their last response."""
@@ -111,12 +142,14 @@ class StreamedReplies:
         self._executing.append(number)
         for index, request in enumerate(execution.batch):
             if not takes_many(request):
-                refuse(request, UnsupportedError(_DECOUPLED_TEXT))
+                self._refuse(request, UnsupportedError(_DECOUPLED_TEXT))
                 continue
             place = worker_pb2.RequestPlace(batch=number, request=index)
 
             def leave(place: worker_pb2.RequestPlace = place) -> None:
-                if self._open.pop((place.batch, place.request), None) is not None:
+                found = self._open.pop((place.batch, place.request), None)
+                if found is not None:
+                    self._left(found)
                     withdraw(place)
 
             now_ns = execution.dispatched_ns
@@ -139,6 +172,7 @@ class StreamedReplies:
             timing = (0, 0, 0)  # everyone has been told that it cannot be read
         for span_ns in self._early.pop(number, ()):
             self._statistics.computed(clipped(timing, span_ns))
+        self._release(number)
         for place in [p for p in self._open if p[0] == number]:
             found = self._open[place]
             found.timing = timing
@@ -159,6 +193,7 @@ class StreamedReplies:
             self._count(found, streamed, now_ns)
             if streamed.final:
                 self._close(place)
+                self._hold(found, streamed.batch)
             self._hand_out(found, streamed)
             if streamed.final:
                 self._done(found, streamed.batch, now_ns, at_ms)
@@ -177,17 +212,42 @@ class StreamedReplies:
             span_ns = now_ns - found.dispatched_ns
             self._early.setdefault(batch, []).append(span_ns)
 
-    def lost(self) -> Iterator[DecoupledRequest]:
-        """Yield the requests that had responses, or would only have streamed ones.
+    def lost(self, error: ServingError) -> None:
+        """Refuse the requests that had responses, or would only have streamed ones.
 
         Those of an execution that had not ended and had no response may run again.
         """
         executing = frozenset(self._executing)
+        for number in tuple(self._held):
+            self._release(number)
         for place, found in tuple(self._open.items()):
             found.request.withdraw = None
             if found.responses or place[0] not in executing:
-                yield found.request
+                self._refuse(found.request, error)
         self._open.clear()
+
+    def _refuse(self, request: PendingRequest, error: ServingError) -> None:
+        elapsed_ns = self._now_ns() - request.enqueued_ns
+        self._statistics.failed(elapsed_ns, failure_reason(error))
+        refuse(request, error)
+
+    def _left(self, found: _Open) -> None:
+        """Count a request whose client has left."""
+        now_ns = self._now_ns()
+        cancelled = {ResponsePhase.CANCEL: now_ns - found.last_ns}
+        self._statistics.responded(found.responses, cancelled)
+        elapsed_ns = now_ns - found.request.enqueued_ns
+        self._statistics.failed(elapsed_ns, FailureReason.CANCELED)
+
+    def _hold(self, found: _Open, batch: int) -> None:
+        request = found.request
+        if found.timing is None and _is_held(request):
+            self._held.setdefault(batch, []).append(request)
+            request.hold()
+
+    def _release(self, batch: int) -> None:
+        for request in self._held.pop(batch, ()):
+            request.release()
 
     def _withdrawn(self, request: DecoupledRequest) -> _Open | None:
         """Take out what is known of a request that is executed again, if it is."""

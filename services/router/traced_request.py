@@ -127,7 +127,23 @@ class TracedStreamRequest(TracedRequest):
 
     @withdraw.setter
     def withdraw(self, withdraw: Callable[[], None] | None) -> None:
-        self._stream.withdraw = withdraw
+        if withdraw is None:
+            self._stream.withdraw = None
+            return
+
+        def leave() -> None:
+            withdraw()
+            self.leave()
+
+        self._stream.withdraw = leave
+
+    def hold(self) -> None:
+        """Have the trace wait for the end of the execution."""
+        self.trace.tree.began()
+
+    def release(self) -> None:
+        """Let it end."""
+        self.trace.tree.ended()
 
     def respond(self, message: bytes | None, *, final: bool) -> None:
         """Give the client one response; the last ends the trace.

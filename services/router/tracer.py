@@ -122,6 +122,7 @@ class Tracer:
             keeps_tensors=scope.tensors,
             tree=TraceTree(lambda: self._complete(scope, trace)),
         )
+        self._under_way += 1
         self._outlet.sampled(scope.session)
         came = arrival or self._arrival_of(request)
         return self._watch(request, route, trace, came, on_end)
@@ -137,11 +138,9 @@ class Tracer:
         """Return what stands for a request that is traced from now on."""
 
         def ended(trace: RequestTrace) -> None:
-            self._under_way -= 1
             on_end(request)
             trace.tree.ended()
 
-        self._under_way += 1
         trace.tree.began()
         many = route.config.decoupled and isinstance(request, DecoupledRequest)
         traced = (
@@ -155,6 +154,7 @@ class Tracer:
 
     def _complete(self, scope: TraceScope, trace: RequestTrace) -> None:
         """Hand over a trace whose last part has ended."""
+        self._under_way -= 1
         self._nested.close(trace.tree.keys)
         self._outlet.ended(scope, trace)
 

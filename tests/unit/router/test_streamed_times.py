@@ -6,7 +6,13 @@ from dataclasses import dataclass
 import pytest
 
 from protos import worker_pb2
-from services.core.statistics_fields import COMPUTE, Phase
+from services.core.errors import ModelNotReadyError
+from services.core.statistics_fields import (
+    COMPUTE,
+    FailureReason,
+    Phase,
+    failure_field,
+)
 from services.router.pending_request import Execution
 from services.router.statistics import ModelStatistics
 from services.router.streamed_replies import StreamedReplies, clipped
@@ -27,21 +33,34 @@ class StreamingRequest(PuppetRequest):
         self.outcome.append((code, details))
 
 
+@dataclass(eq=False)
+class HeldRequest(StreamingRequest):
+    holds: int = 0
+
+    def hold(self) -> None:
+        self.holds += 1
+
+    def release(self) -> None:
+        self.holds -= 1
+
+
 class Instance:
     """One instance's requests; batches leave the queue at 1000 ns."""
 
     def __init__(self) -> None:
         self.counted = ModelStatistics()
         self.counted.distribute(is_wanted=True)
-        self.replies = StreamedReplies(self.counted)
-        self.batches = 0
+        self.replies = StreamedReplies(self.counted, lambda: 3000)
 
-    def begin(self, count: int = 1) -> list[StreamingRequest]:
-        batch = [StreamingRequest(str(n), enqueued_ns=400) for n in range(count)]
-        execution = Execution(tuple(batch), dispatched_ns=1000)
-        self.replies.began(execution, lambda _: None)
-        self.batches += 1
+    def begin(self, count: int = 1) -> list[HeldRequest]:
+        batch = [HeldRequest(str(n), enqueued_ns=400) for n in range(count)]
+        self.replies.began(Execution(tuple(batch), 1000), lambda _: None)
         return batch
+
+    def failures(self, reason: FailureReason) -> tuple[int, int, int]:
+        """Return all failures, how long they took, and those for one reason."""
+        others = self.counted.others
+        return others["fail.count"], others["fail.ns"], others[failure_field(reason)]
 
     def respond(
         self, request: int, at_ns: int, *, batch: int = 0, final: bool = True
@@ -103,6 +122,54 @@ def test_one_whose_client_left_counts_no_times(instance: Instance) -> None:
     request.withdraw()
     instance.end()
     assert instance.computed == (0, (0, 0, 0))
+
+
+def test_one_whose_client_left_while_it_was_executed_failed_once(
+    instance: Instance,
+) -> None:
+    (request,) = instance.begin()
+    instance.respond(0, 1500, final=False)
+    assert request.withdraw is not None
+    withdraw = request.withdraw
+    request.open = False
+    withdraw()
+    withdraw()
+    instance.respond(0, 2000)
+    instance.end()
+    assert instance.failures(FailureReason.CANCELED) == (1, 2600, 1)
+    assert instance.counted.others["response.1.cancel.ns"] == 1500
+    assert instance.counted.success.count == 0
+
+
+def test_one_that_is_lost_between_its_responses_failed(instance: Instance) -> None:
+    first, second = instance.begin(2)
+    instance.respond(0, 1500, final=False)
+    instance.replies.lost(ModelNotReadyError("lost"))
+    assert first.outcome == [b"r", (14, "lost")]
+    assert second.outcome == []  # it may run again
+    assert instance.failures(FailureReason.OTHER) == (1, 2600, 1)
+
+
+def test_one_whose_door_takes_one_response_only_failed(instance: Instance) -> None:
+    request = PuppetRequest("step", enqueued_ns=400)
+    instance.replies.began(Execution((request,), 1000), lambda _: None)
+    assert not request.open
+    assert instance.failures(FailureReason.OTHER) == (1, 2600, 1)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_who_wants_to_hears_of_the_end_of_the_execution(
+    instance: Instance, *, is_lost: bool
+) -> None:
+    early, late = instance.begin(2)
+    instance.respond(0, 1500)
+    assert (early.holds, late.holds) == (1, 0)
+    if is_lost:
+        instance.replies.lost(ModelNotReadyError("lost"))
+    else:
+        instance.end()
+        instance.respond(1, 9000)
+    assert (early.holds, late.holds) == (0, 0)
 
 
 def test_each_batch_has_the_times_of_its_own_execution(instance: Instance) -> None:

@@ -7,6 +7,7 @@ from queue import SimpleQueue
 import pytest
 
 from protos import inference_pb2 as pb
+from protos import worker_pb2
 from services.router.request_trace import RequestTrace
 from services.router.route_table import RouteTable
 from services.router.trace_arrival import arrival_of
@@ -14,7 +15,7 @@ from services.router.trace_sampler import TraceScope, TraceSettings
 from services.router.tracer import Tracer
 from tests.unit.router.ensembles import ensemble, step
 from tests.unit.router.routes import add_sub, add_sub_request, route
-from tests.unit.router.running import RunningRouter, running_router
+from tests.unit.router.running import PuppetWorker, RunningRouter, running_router
 from tests.unit.router.summing import add, raw, value_of
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -124,6 +125,64 @@ def test_a_client_that_leaves_ends_its_trace(router: RunningRouter) -> None:
     trace = outlet.next()
     assert (trace.request_id, trace.error) == ("left", "the client has left")
     worker.answer(add_sub_request())
+
+
+DECOUPLED = RouteTable.of([route(add_sub(decoupled=True), generation=5)])
+END = worker_pb2.BatchResponse(
+    timing=worker_pb2.BatchTiming(compute_infer_ns=5), reply=[worker_pb2.Reply()]
+)
+
+
+def last_response(worker: PuppetWorker) -> None:
+    streamed = worker_pb2.StreamedReply(final=True)
+    streamed.reply.response = pb.ModelInferResponse(id="last").SerializeToString()
+    message = worker_pb2.BatchResponse(streamed=[streamed])
+    worker.stream.send(message.SerializeToString())
+
+
+def test_a_trace_with_its_last_response_waits_for_the_end_of_the_execution(
+    router: RunningRouter,
+) -> None:
+    router.apply(DECOUPLED)
+    outlet = traced(router)
+    worker = router.worker(5)
+    responses = router.stream(iter([add_sub_request()]))
+    worker.next_batch()
+    last_response(worker)
+    assert next(responses).infer_response.id == "last"
+    router.on_loop(lambda: None)
+    assert outlet.traces.empty()
+    worker.answers.put(END)
+    trace = outlet.next()
+    assert set(EXECUTED) <= set(names_of(trace))
+    times = [ns for _, ns in trace.timestamps]
+    assert times == sorted(times)
+
+
+def test_a_trace_does_not_wait_for_a_worker_that_is_lost(router: RunningRouter) -> None:
+    router.apply(DECOUPLED)
+    outlet = traced(router)
+    worker = router.worker(5)
+    responses = router.stream(iter([add_sub_request()]))
+    worker.next_batch()
+    last_response(worker)
+    assert next(responses).infer_response.id == "last"
+    worker.die()
+    assert not set(EXECUTED) & set(names_of(outlet.next()))
+
+
+def test_a_client_that_leaves_a_decoupled_model_ends_its_trace(
+    router: RunningRouter,
+) -> None:
+    router.apply(DECOUPLED)
+    outlet = traced(router)
+    worker = router.worker(5)
+    responses = router.stream(iter([add_sub_request(id="left")]))
+    worker.next_batch()
+    responses.cancel()
+    trace = outlet.next()
+    assert (trace.request_id, trace.error) == ("left", "the client has left")
+    worker.answers.put(END)
 
 
 def test_the_steps_of_an_ensemble_are_traced_with_their_tensors(
