@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from services.control.prometheus import Family, Labels, gauge
+from services.control.prometheus import Family, Labels, counter, gauge
 from services.core.nvml import PACKAGE, NoNvmlError, open_nvml, text_of
 
 _log = structlog.get_logger(__name__)
@@ -39,12 +39,12 @@ _METRICS: Final[tuple[tuple[str, str, Callable[[Any, Any], float]], ...]] = (
         "GPU power management limit in watts",
         lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
     ),
-    (
-        "nv_energy_consumption",
-        "GPU energy consumption in joules since the Triton Server started",
-        lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
-    ),
 )
+
+
+def _energy_mj(nvml: Any, gpu: Any) -> float:  # noqa: ANN401 - it has no types
+    """Return what a GPU has consumed since its driver was loaded."""
+    return float(nvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
 
 
 class Gpus:
@@ -58,6 +58,8 @@ class Gpus:
         """
         self._nvml: Any = None
         self._gpus: dict[str, Any] = {}
+        # At our start; where it is not told, there is nothing.
+        self._first_energy_mj: dict[str, float] = {}
         try:
             nvml = open_nvml(nvml_module)
         except NoNvmlError as error:
@@ -71,6 +73,10 @@ class Gpus:
             _log.info("no metrics of GPUs", reason=str(error))
             return
         self._nvml = nvml
+        for uuid, gpu in self._gpus.items():
+            energy_mj = self._read(_energy_mj, gpu)
+            if energy_mj is not None:
+                self._first_energy_mj[uuid] = energy_mj
 
     def families(self) -> Iterator[Family]:
         """Yield the families of all GPUs; what one does not tell is left out."""
@@ -81,6 +87,17 @@ class Gpus:
                 if value is not None:
                     samples.append(({"gpu_uuid": uuid}, value))
             yield gauge(name, text, *samples)
+        yield counter(
+            "nv_energy_consumption",
+            "GPU energy consumption in joules since the Triton Server started",
+            *self._consumed(),
+        )
+
+    def _consumed(self) -> Iterator[tuple[Labels, float]]:
+        for uuid, first_mj in self._first_energy_mj.items():
+            energy_mj = self._read(_energy_mj, self._gpus[uuid])
+            if energy_mj is not None:
+                yield {"gpu_uuid": uuid}, (energy_mj - first_mj) / 1000
 
     def _read(self, read: Callable[[Any, Any], float], gpu: object) -> float | None:
         try:

@@ -210,6 +210,9 @@ def test_no_client_makes_an_inference_run_twice(gateway: Gateway) -> None:
         ("DELETE", "/v2/models/m/versions/1", 405),
         ("POST", "/v2/health/live", 405),
         ("GET", "/v2/repository/index", 405),
+        ("POST", "/v2/models/stats", 405),
+        ("POST", "/v2/models/m/versions/1/stats", 405),
+        ("DELETE", "/v2/trace/setting", 405),
     ],
 )
 def test_unknown_paths_and_verbs_are_refused_in_the_words_of_triton(

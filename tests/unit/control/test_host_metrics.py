@@ -98,7 +98,8 @@ def test_a_gpu_shows_what_it_tells_in_tritons_units(
         "def nvmlDeviceGetMemoryInfo(gpu): return N(total=10, used=3)\n"
         "def nvmlDeviceGetPowerUsage(gpu): return 70500\n"
         "def nvmlDeviceGetEnforcedPowerLimit(gpu): raise NVMLError('unsupported')\n"
-        "def nvmlDeviceGetTotalEnergyConsumption(gpu): return 2000\n"
+        "told = iter((5_000_000, 5_002_000))\n"
+        "def nvmlDeviceGetTotalEnergyConsumption(gpu): return next(told)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     found = set(render(Gpus("puppet_nvml").families()).splitlines())
@@ -106,6 +107,8 @@ def test_a_gpu_shows_what_it_tells_in_tritons_units(
         'nv_gpu_utilization{gpu_uuid="GPU-1"} 0.25',
         'nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"} 3',
         'nv_gpu_power_usage{gpu_uuid="GPU-1"} 70.5',
+        # NVML counts from the loading of the driver, Triton from the server's start.
+        "# TYPE nv_energy_consumption counter",
         'nv_energy_consumption{gpu_uuid="GPU-1"} 2',
     } <= found
     assert not any("power_limit" in line for line in found)

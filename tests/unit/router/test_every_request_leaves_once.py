@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from services.core.model_config import DynamicBatching, QueuePolicy
+from services.core.statistics_fields import FailureReason, failure_field
 from services.router.queue_limits import QueueLimits
 from services.router.retries import Isolation
 from tests.unit.router.routes import add_sub
@@ -145,6 +146,9 @@ def test_every_request_leaves_exactly_once(
     assert taken is not None
     counts = taken.counts
     assert counts["success.count"] + counts["fail.count"] == REQUESTS
+    reasons = (failure_field(reason) for reason in FailureReason)
+    assert sum(counts.get(each, 0) for each in reasons) == counts["fail.count"]
+    assert world.stage.scheduler.waiting == 0
     assert counts["quarantined"] == counted["quarantined"] > 0
     if batching.preserve_ordering:
         # An answer counts as such also if its client leaves before its turn.

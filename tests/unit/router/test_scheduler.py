@@ -174,6 +174,8 @@ def test_waiting_counts_as_queueing_until_the_batch_leaves(stage: Stage) -> None
     stage.complete(instance, response(b""))
     counted = stage.scheduler.statistics
     assert (counted.queue.ns, counted.success.ns) == (7 * MS, 9 * MS)
+    # What is neither is the way to the worker and back.
+    assert sum(counted.compute.ns) == 1 * MS + 3
 
 
 def test_a_retiring_scheduler_is_quiet_only_when_all_are_answered(
