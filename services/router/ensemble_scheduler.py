@@ -194,12 +194,14 @@ class EnsembleScheduler:
     def streamed(self, run: StreamedRun) -> None:
         """Hear that a client has had all its responses."""
         request = run.request
+        now_ns = time.monotonic_ns()
         self.statistics.streamed(
             rows=request.rows,
             queue_ns=run.began_ns - request.enqueued_ns,
-            success_ns=time.monotonic_ns() - request.enqueued_ns,
+            success_ns=now_ns - request.enqueued_ns,
             at_ms=time.time_ns() // 1_000_000,
         )
+        self.statistics.computed((0, now_ns - run.began_ns, 0))
         self._ended(run)
 
     def failed(self, run: EnsembleRun | StreamedRun, code: int, details: str) -> None:

@@ -6,7 +6,11 @@ from protos import inference_pb2 as pb
 from services.router.pending_request import PendingRequest
 from services.router.request_split import split_request
 from services.router.sequence_controls import SequenceControls, inputs_end
-from services.router.streamed_replies import DecoupledRequest, takes_many
+from services.router.streamed_replies import (
+    DecoupledRequest,
+    hears_of_end,
+    takes_many,
+)
 
 
 class SequenceRequest:
@@ -115,6 +119,16 @@ class StreamedSequenceRequest(SequenceRequest):
     @withdraw.setter
     def withdraw(self, value: Callable[[], None] | None) -> None:
         self._streamed.withdraw = value
+
+    def hold(self) -> None:
+        """Hear that the last response comes before the end of the execution."""
+        if hears_of_end(self._streamed):
+            self._streamed.hold()
+
+    def release(self) -> None:
+        """Hear that the execution has ended."""
+        if hears_of_end(self._streamed):
+            self._streamed.release()
 
     def respond(self, message: bytes | None, *, final: bool) -> None:
         """Give the client one response; None only says that nothing more comes."""

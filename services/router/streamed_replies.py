@@ -74,7 +74,8 @@ def takes_many(request: PendingRequest) -> TypeGuard[DecoupledRequest]:
     return hasattr(request, "respond")
 
 
-def _is_held(request: object) -> TypeGuard[HeldRequest]:
+def hears_of_end(request: object) -> TypeGuard[HeldRequest]:
+    """Tell whether ``request`` wants to hear of the end of its execution."""
     return hasattr(request, "hold")
 
 
@@ -241,7 +242,7 @@ class StreamedReplies:
 
     def _hold(self, found: _Open, batch: int) -> None:
         request = found.request
-        if found.timing is None and _is_held(request):
+        if found.timing is None and hears_of_end(request):
             self._held.setdefault(batch, []).append(request)
             request.hold()
 

@@ -2,8 +2,9 @@
 
     .venv/bin/python -m tests.bench.statistics_cost [--rounds N] [--concurrency N ...]
 
-Two stacks take turns under the same load. Requests are those that perf_analyzer says
-it had answered, for without statistics the server cannot say.
+First counting alone, in this process (tests/bench/counting_cost.py). Then two stacks
+take turns under the same load. Requests are those that perf_analyzer says it had
+answered, for without statistics the server cannot say.
 """
 
 # ruff: noqa: T201  a command prints
@@ -18,11 +19,14 @@ from contextlib import ExitStack
 from typing import Final
 
 from tests.bench import perf_analyzer, process_cpu, servers
+from tests.bench.counting_cost import counting_us
 from tests.bench.errors import BenchError
 from tests.bench.perf_analyzer import Load, PerfAnalyzer
 from tests.bench.run import DEMO, ROOT, VENV
 from tests.bench.servers import RunningServer
 
+# Rows of a batch at concurrency 1, 8 and 32.
+BATCHES: Final = (1, 4, 8, 16)
 MODEL: Final = "simple"
 SECONDS: Final = 3.0
 # When the load is full, and for how long it then surely is.
@@ -70,6 +74,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
     options = parser.parse_args()
+    for batch in BATCHES:
+        print(f"counting, {batch} in a batch: {counting_us(batch):.2f} us a request")
     build = [sys.executable, "-m", "demo.build", "--only", MODEL, str(DEMO)]
     subprocess.run(build, cwd=ROOT, check=True)
     try:
@@ -87,9 +93,13 @@ def main() -> int:
                     for flag, server in kinds.items():
                         found[flag].append(router_us(analyzer, server, concurrency))
                 on, off = (statistics.median(found[flag]) for flag in kinds)
+                pairs = zip(found["true"], found["false"], strict=True)
+                differences = sorted(one - other for one, other in pairs)
                 print(
                     f"concurrency {concurrency}: router {on:.1f} us with statistics,"
-                    f" {off:.1f} without: {on - off:+.1f}",
+                    f" {off:.1f} without; of {options.rounds} rounds the differences"
+                    f" are {differences[0]:+.1f} to {differences[-1]:+.1f},"
+                    f" median {statistics.median(differences):+.1f}",
                     flush=True,
                 )
     except BenchError as error:

@@ -358,6 +358,26 @@ def test_an_ensemble_counts_its_own_requests(chain: Chain) -> None:
     assert counted.others["fail.BACKEND"] == 1
 
 
+def test_an_ensemble_counts_the_times_of_streamed_requests(
+    router: RunningRouter,
+) -> None:
+    streams = table(member("first"), member("second", decoupled=True), ens=CHAIN)
+    router.apply(streams)
+    first, second = router.worker(11), router.worker(12)
+    responses = router.stream(iter([ask(1)]))
+    add(first)
+    (reply,) = sums(second.next_batch()).reply
+    last = worker_pb2.StreamedReply(final=True, reply=reply)
+    message = worker_pb2.BatchResponse(streamed=[last])
+    second.stream.send(message.SerializeToString())
+    second.answers.put(worker_pb2.BatchResponse(reply=[worker_pb2.Reply()]))
+    assert next(responses).infer_response.outputs
+    router.on_loop(lambda: None)
+    counted = router.inference.statistics.of("ens", 1)
+    assert (counted.success.count, counted.compute.count) == (1, 1)
+    assert counted.success.ns == counted.queue.ns + sum(counted.compute.ns)
+
+
 def test_nothing_more_is_submitted_once_a_step_is_refused(
     router: RunningRouter,
 ) -> None:
