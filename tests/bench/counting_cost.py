@@ -1,5 +1,7 @@
 """What counting costs: answers of executions, handed out with and without statistics.
 
+And what tracing costs a request that is not sampled.
+
 In this very process, without clients and workers: no other process and no other part of
 the router blurs the difference, which is some tenths of a microsecond a request.
 """
@@ -13,8 +15,10 @@ from typing import Final
 from protos import worker_pb2
 from services.router.execution_answers import hand_out
 from services.router.no_statistics import NoStatistics
-from services.router.pending_request import Execution
+from services.router.pending_request import Execution, PendingRequest, Taker
 from services.router.statistics import ModelStatistics
+from services.router.trace_sampler import SampleCounter, TraceScope
+from services.router.traced_takers import TracedTaker
 
 # What a router hands out between two reports, at some 5,000 requests a second.
 REQUESTS: Final = 1_000
@@ -41,6 +45,19 @@ class Request:
         """Take it."""
 
 
+class Scheduler:
+    """Takes everything."""
+
+    def enqueue(self, request: PendingRequest) -> None:
+        """Take it."""
+
+    def time(self, request: PendingRequest) -> None:
+        """Take it."""
+
+    def forget(self, request: PendingRequest) -> None:
+        """Forget it."""
+
+
 def counting_us(batch: int) -> float:
     """Return what statistics cost for each request, in microseconds.
 
@@ -61,6 +78,25 @@ def counting_us(batch: int) -> float:
     differences = [_cpu_ns(on) - _cpu_ns(off) for _ in range(ROUNDS)]
     requests = REQUESTS // batch * batch
     return statistics.median(differences) / requests / 1000
+
+
+def unsampled_us() -> float:
+    """Return what a request pays that is not sampled while others are, in us."""
+    scope = TraceScope(session=1, rate=1_000_000_000)
+    counter = SampleCounter(scope=scope, until=scope.rate)
+    request, scheduler = Request(), Scheduler()
+    traced = TracedTaker(scheduler, lambda _, __: None, counter)
+
+    def enqueue(taker: Taker) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(REQUESTS):
+                taker.enqueue(request)
+
+        return run
+
+    on, off = enqueue(traced), enqueue(scheduler)
+    differences = [_cpu_ns(on) - _cpu_ns(off) for _ in range(ROUNDS)]
+    return statistics.median(differences) / REQUESTS / 1000
 
 
 def _repeated(

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from tests.bench import perf_analyzer, process_cpu, servers
-from tests.bench.counting_cost import counting_us
+from tests.bench.counting_cost import counting_us, unsampled_us
 from tests.bench.errors import BenchError
 from tests.bench.perf_analyzer import Load, PerfAnalyzer
 from tests.bench.run import DEMO, ROOT, VENV
@@ -76,6 +76,7 @@ def main() -> int:
     options = parser.parse_args()
     for batch in BATCHES:
         print(f"counting, {batch} in a batch: {counting_us(batch):.2f} us a request")
+    print(f"passing a sampler by: {unsampled_us():.2f} us a request")
     build = [sys.executable, "-m", "demo.build", "--only", MODEL, str(DEMO)]
     subprocess.run(build, cwd=ROOT, check=True)
     try:
