@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/worker.proto\x12\rnereid.worker\"\x9d\x01\n\rInstanceHello\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\x03\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x15\n\rinstance_name\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x13\n\x0btakes_turns\x18\x07 \x01(\x08\"\xc0\x01\n\x0c\x42\x61tchRequest\x12\x0f\n\x07request\x18\x02 \x03(\x0c\x12.\n\tcancelled\x18\x03 \x03(\x0b\x32\x1b.nereid.worker.RequestPlace\x12\x11\n\tasks_turn\x18\x04 \x01(\x08\x12\x13\n\x0bpasses_turn\x18\x05 \x01(\x08\x12\x16\n\x0e\x65nded_sequence\x18\x06 \x03(\x04\x12/\n\x08restored\x18\x07 \x03(\x0b\x32\x1d.nereid.worker.SequenceStates\"O\n\x0eSequenceStates\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x05state\x18\x02 \x03(\x0b\x32\x1c.nereid.worker.SequenceState\",\n\rSequenceState\x12\r\n\x05shape\x18\x01 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\".\n\x0cRequestPlace\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\r\"\xdf\x01\n\rBatchResponse\x12*\n\x06timing\x18\x01 \x01(\x0b\x32\x1a.nereid.worker.BatchTiming\x12#\n\x05reply\x18\x02 \x03(\x0b\x32\x14.nereid.worker.Reply\x12.\n\x08streamed\x18\x03 \x03(\x0b\x32\x1c.nereid.worker.StreamedReply\x12\x10\n\x08\x66\x61rewell\x18\x04 \x01(\x08\x12\x0c\n\x04turn\x18\x05 \x01(\x08\x12-\n\x06states\x18\x06 \x03(\x0b\x32\x1d.nereid.worker.SequenceStates\"~\n\rStreamedReply\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\r\x12\r\n\x05\x66inal\x18\x03 \x01(\x08\x12#\n\x05reply\x18\x04 \x01(\x0b\x32\x14.nereid.worker.Reply\x12\x19\n\x11\x63ompute_output_ns\x18\x05 \x01(\x04\"\\\n\x0b\x42\x61tchTiming\x12\x18\n\x10\x63ompute_input_ns\x18\x01 \x01(\x06\x12\x18\n\x10\x63ompute_infer_ns\x18\x02 \x01(\x06\x12\x19\n\x11\x63ompute_output_ns\x18\x03 \x01(\x06\"i\n\x05Reply\x12\x12\n\x08response\x18\x01 \x01(\x0cH\x00\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x19.nereid.worker.ReplyErrorH\x00\x12\x15\n\x0brescheduled\x18\x03 \x01(\x08H\x00\x42\t\n\x07outcome\">\n\nReplyError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tis_answer\x18\x03 \x01(\x08\x32X\n\x0eWorkerDispatch\x12\x46\n\x05Serve\x12\x1c.nereid.worker.BatchResponse\x1a\x1b.nereid.worker.BatchRequest(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/worker.proto\x12\rnereid.worker\"\x9d\x01\n\rInstanceHello\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\x03\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x15\n\rinstance_name\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x13\n\x0btakes_turns\x18\x07 \x01(\x08\"\x9b\x02\n\x0c\x42\x61tchRequest\x12\x0f\n\x07request\x18\x02 \x03(\x0c\x12.\n\tcancelled\x18\x03 \x03(\x0b\x32\x1b.nereid.worker.RequestPlace\x12\x11\n\tasks_turn\x18\x04 \x01(\x08\x12\x13\n\x0bpasses_turn\x18\x05 \x01(\x08\x12\x16\n\x0e\x65nded_sequence\x18\x06 \x03(\x04\x12/\n\x08restored\x18\x07 \x03(\x0b\x32\x1d.nereid.worker.SequenceStates\x12+\n\x06paused\x18\x08 \x03(\x0b\x32\x1b.nereid.worker.RequestPlace\x12,\n\x07resumed\x18\t \x03(\x0b\x32\x1b.nereid.worker.RequestPlace\"O\n\x0eSequenceStates\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x05state\x18\x02 \x03(\x0b\x32\x1c.nereid.worker.SequenceState\",\n\rSequenceState\x12\r\n\x05shape\x18\x01 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\".\n\x0cRequestPlace\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\r\"\xdf\x01\n\rBatchResponse\x12*\n\x06timing\x18\x01 \x01(\x0b\x32\x1a.nereid.worker.BatchTiming\x12#\n\x05reply\x18\x02 \x03(\x0b\x32\x14.nereid.worker.Reply\x12.\n\x08streamed\x18\x03 \x03(\x0b\x32\x1c.nereid.worker.StreamedReply\x12\x10\n\x08\x66\x61rewell\x18\x04 \x01(\x08\x12\x0c\n\x04turn\x18\x05 \x01(\x08\x12-\n\x06states\x18\x06 \x03(\x0b\x32\x1d.nereid.worker.SequenceStates\"~\n\rStreamedReply\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\r\x12\r\n\x05\x66inal\x18\x03 \x01(\x08\x12#\n\x05reply\x18\x04 \x01(\x0b\x32\x14.nereid.worker.Reply\x12\x19\n\x11\x63ompute_output_ns\x18\x05 \x01(\x04\"\\\n\x0b\x42\x61tchTiming\x12\x18\n\x10\x63ompute_input_ns\x18\x01 \x01(\x06\x12\x18\n\x10\x63ompute_infer_ns\x18\x02 \x01(\x06\x12\x19\n\x11\x63ompute_output_ns\x18\x03 \x01(\x06\"i\n\x05Reply\x12\x12\n\x08response\x18\x01 \x01(\x0cH\x00\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x19.nereid.worker.ReplyErrorH\x00\x12\x15\n\x0brescheduled\x18\x03 \x01(\x08H\x00\x42\t\n\x07outcome\">\n\nReplyError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tis_answer\x18\x03 \x01(\x08\x32X\n\x0eWorkerDispatch\x12\x46\n\x05Serve\x12\x1c.nereid.worker.BatchResponse\x1a\x1b.nereid.worker.BatchRequest(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,23 +34,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INSTANCEHELLO']._serialized_start=39
   _globals['_INSTANCEHELLO']._serialized_end=196
   _globals['_BATCHREQUEST']._serialized_start=199
-  _globals['_BATCHREQUEST']._serialized_end=391
-  _globals['_SEQUENCESTATES']._serialized_start=393
-  _globals['_SEQUENCESTATES']._serialized_end=472
-  _globals['_SEQUENCESTATE']._serialized_start=474
-  _globals['_SEQUENCESTATE']._serialized_end=518
-  _globals['_REQUESTPLACE']._serialized_start=520
-  _globals['_REQUESTPLACE']._serialized_end=566
-  _globals['_BATCHRESPONSE']._serialized_start=569
-  _globals['_BATCHRESPONSE']._serialized_end=792
-  _globals['_STREAMEDREPLY']._serialized_start=794
-  _globals['_STREAMEDREPLY']._serialized_end=920
-  _globals['_BATCHTIMING']._serialized_start=922
-  _globals['_BATCHTIMING']._serialized_end=1014
-  _globals['_REPLY']._serialized_start=1016
-  _globals['_REPLY']._serialized_end=1121
-  _globals['_REPLYERROR']._serialized_start=1123
-  _globals['_REPLYERROR']._serialized_end=1185
-  _globals['_WORKERDISPATCH']._serialized_start=1187
-  _globals['_WORKERDISPATCH']._serialized_end=1275
+  _globals['_BATCHREQUEST']._serialized_end=482
+  _globals['_SEQUENCESTATES']._serialized_start=484
+  _globals['_SEQUENCESTATES']._serialized_end=563
+  _globals['_SEQUENCESTATE']._serialized_start=565
+  _globals['_SEQUENCESTATE']._serialized_end=609
+  _globals['_REQUESTPLACE']._serialized_start=611
+  _globals['_REQUESTPLACE']._serialized_end=657
+  _globals['_BATCHRESPONSE']._serialized_start=660
+  _globals['_BATCHRESPONSE']._serialized_end=883
+  _globals['_STREAMEDREPLY']._serialized_start=885
+  _globals['_STREAMEDREPLY']._serialized_end=1011
+  _globals['_BATCHTIMING']._serialized_start=1013
+  _globals['_BATCHTIMING']._serialized_end=1105
+  _globals['_REPLY']._serialized_start=1107
+  _globals['_REPLY']._serialized_end=1212
+  _globals['_REPLYERROR']._serialized_start=1214
+  _globals['_REPLYERROR']._serialized_end=1276
+  _globals['_WORKERDISPATCH']._serialized_start=1278
+  _globals['_WORKERDISPATCH']._serialized_end=1366
 # @@protoc_insertion_point(module_scope)

@@ -83,6 +83,8 @@ class BatchRequest(_message.Message):
     PASSES_TURN_FIELD_NUMBER: _builtins.int
     ENDED_SEQUENCE_FIELD_NUMBER: _builtins.int
     RESTORED_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    RESUMED_FIELD_NUMBER: _builtins.int
     asks_turn: _builtins.bool
     """Of an instance that takes turns. These too are messages of their own and no
     batches. The router asks when it has requests, also while the instance executes;
@@ -112,6 +114,15 @@ class BatchRequest(_message.Message):
     def restored(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceStates]:
         """Sequences that go on here, with the states they had elsewhere."""
 
+    @_builtins.property
+    def paused(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestPlace]:
+        """Requests of earlier batches whose clients read more slowly than they are answered:
+        a decoupled model is not to send more until they are named in `resumed`. What is
+        on its way is taken all the same.
+        """
+
+    @_builtins.property
+    def resumed(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestPlace]: ...
     def __init__(
         self,
         *,
@@ -121,10 +132,12 @@ class BatchRequest(_message.Message):
         passes_turn: _builtins.bool = ...,
         ended_sequence: _abc.Iterable[_builtins.int] | None = ...,
         restored: _abc.Iterable[Global___SequenceStates] | None = ...,
+        paused: _abc.Iterable[Global___RequestPlace] | None = ...,
+        resumed: _abc.Iterable[Global___RequestPlace] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks_turn", b"asks_turn", "cancelled", b"cancelled", "ended_sequence", b"ended_sequence", "passes_turn", b"passes_turn", "request", b"request", "restored", b"restored"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks_turn", b"asks_turn", "cancelled", b"cancelled", "ended_sequence", b"ended_sequence", "passes_turn", b"passes_turn", "paused", b"paused", "request", b"request", "restored", b"restored", "resumed", b"resumed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

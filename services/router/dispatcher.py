@@ -122,7 +122,7 @@ class InstanceStream(StreamCall):
             parts[0] = aligned_length_prefix(_REQUEST_FIELD, len(parts[1]), _STEP)
         self._executions.append(execution)
         if self._streamed is not None:
-            self._streamed.began(execution, self._withdraw)
+            self._streamed.began(execution, self._tell_of_requests)
             self._tell_streaming()
         message = b"".join(parts)
         trim_after(message)
@@ -191,11 +191,10 @@ class InstanceStream(StreamCall):
         if change and self._scheduler is not None:
             self._scheduler.streaming(change)
 
-    def _withdraw(self, place: worker_pb2.RequestPlace) -> None:
-        """Tell the worker that nobody waits for the replies to a request."""
+    def _tell_of_requests(self, notice: worker_pb2.BatchRequest) -> None:
+        """Tell the worker that nobody waits for some replies, or a reader is slow."""
         if self._scheduler is not None:
-            cancelled = worker_pb2.BatchRequest(cancelled=[place])
-            self.send(cancelled.SerializeToString())
+            self.send(notice.SerializeToString())
         self._tell_streaming()
 
     def _end_streamed(self, scheduler: InstanceScheduler) -> None:

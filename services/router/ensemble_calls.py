@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
+from services.core.backlog import Pace
 from services.router.pending_request import PendingRequest, Taker
 from services.router.route_scheduler import RouteScheduler
 
@@ -105,13 +106,16 @@ class StepCall:
 class ProducerCall(StepCall):
     """A decoupled step; a ``DecoupledRequest``."""
 
-    __slots__ = ("_streaming", "withdraw")
+    __slots__ = ("_streaming", "_told", "pace", "withdraw")
 
     def __init__(self, run: StreamingRun, step: int, member: Member) -> None:
         """Belong to ``run``."""
         super().__init__(run, step, member)
         self._streaming = run
         self.withdraw: Callable[[], None] | None = None
+        self.pace: Pace | None = None
+        # Whom a pause was told that has not ended.
+        self._told: Pace | None = None
 
     def respond(self, message: bytes | None, *, final: bool) -> None:
         """Take one response; None only says that nothing more comes."""
@@ -122,6 +126,12 @@ class ProducerCall(StepCall):
             self._streaming.step_responded(self, message)
         if final:
             self._streaming.step_ended(self)
+
+    def slow_down(self, *, is_slow: bool) -> None:
+        """Have the model pause, or go on, if it does not yet."""
+        told, self._told = self._told, self.pace if is_slow else None
+        if self.pace is not None and is_slow is not (told is self.pace):
+            self.pace(is_slow)
 
     def answer(self, message: bytes) -> None:
         """Take the only response."""

@@ -51,10 +51,12 @@ class StreamedRun:
     """One request of an ensemble with decoupled steps under way."""
 
     __slots__ = (
+        "_ahead",
         "_calls",
         "_held",
         "_inflight",
         "_is_over",
+        "_is_slow",
         "_layers",
         "_limit",
         "_members",
@@ -96,12 +98,16 @@ class StreamedRun:
         self._limit = limit
         self._inflight: Counter[int] = Counter()
         self._held: dict[int, deque[Strand[Tensor]]] = {}
+        # Whose responses are held.
+        self._ahead: set[ProducerCall] = set()
         self._is_over = False
+        self._is_slow = False
         self.began_ns = 0
 
     def begin(self) -> None:
         """Submit the steps that need nothing but the client's tensors."""
         self.began_ns = time.monotonic_ns()
+        self.request.pace = self._pace
         self._take(self._strands.begin(self._wire.tensors))
 
     def step_answered(self, call: StepCall, message: bytes) -> None:
@@ -112,7 +118,12 @@ class StreamedRun:
 
     def step_responded(self, call: StepCall, message: bytes) -> None:
         """Go on with one response of a decoupled step."""
+        held = self._held_count
         self._take_in(call, self._calls[call], message, self._strands.responded)
+        if isinstance(call, ProducerCall) and call in self._calls:
+            if self._held_count > held:
+                self._ahead.add(call)
+            call.slow_down(is_slow=self._is_slow or call in self._ahead)
 
     def step_ended(self, call: StepCall) -> None:
         """Expect nothing more of a decoupled step."""
@@ -132,6 +143,7 @@ class StreamedRun:
 
     def drop(self) -> None:
         """Cancel all steps under way."""
+        self.request.pace = None
         self._is_over = True
         calls, self._calls = self._calls, {}
         for call in calls:
@@ -181,6 +193,23 @@ class StreamedRun:
         held = self._held.get(step)
         if held and not self._is_over:
             self._submit(held.popleft(), step)
+        if self._ahead and not self._held_count:
+            self._ahead.clear()
+            self._hold_producers()
+
+    @property
+    def _held_count(self) -> int:
+        return sum(map(len, self._held.values()))
+
+    def _pace(self, is_slow: bool) -> None:  # noqa: FBT001 - a callback
+        """Have the models pause as long as the client reads too slowly."""
+        self._is_slow = is_slow
+        self._hold_producers()
+
+    def _hold_producers(self) -> None:
+        for call in tuple(self._calls):
+            if isinstance(call, ProducerCall):
+                call.slow_down(is_slow=self._is_slow or call in self._ahead)
 
     def _submit(self, strand: Strand[Tensor], step: int) -> None:
         self._inflight[step] += 1

@@ -4,10 +4,12 @@ Models may be decoupled: they answer a request any number of times.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, TypeAlias
 
 import orjson
 
+from services.core.backlog import Backlog, Pace
 from services.core.completion_queue import NativeCall, NativeMetadata
 from services.router import rest_generate, rest_http_body
 from services.router.rest_infer_call import RestInferCall, RestInferDoor
@@ -29,7 +31,7 @@ _Error: TypeAlias = tuple[int, str]
 class GenerateCall(RestInferCall):
     """One POST to .../generate: of what the model answers, exactly one counts."""
 
-    __slots__ = ("_count", "_first", "withdraw")
+    __slots__ = ("_backlog", "_count", "_first", "pace", "withdraw")
 
     def __init__(
         self,
@@ -40,6 +42,8 @@ class GenerateCall(RestInferCall):
     ) -> None:
         """Take over a call and read its body."""
         self.withdraw: Callable[[], None] | None = None
+        self.pace: Pace | None = None
+        self._backlog = Backlog()
         self._count = 0
         self._first: bytes | _Error | None = None
         super().__init__(call, method, metadata, door)
@@ -132,7 +136,9 @@ class GenerateStreamCall(GenerateCall):
         self._count += 1
         reply = HttpReply(content_type=rest_generate.EVENT_STREAM, body=body)
         for piece in rest_http_body.encode_pieces(reply):
-            self.send(piece)
+            size = len(piece)
+            self.send(piece, partial(self._backlog.take, size))
+            self._backlog.add(size, self.pace)
 
 
 class GenerateDoor(RestInferDoor):

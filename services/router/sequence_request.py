@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable
 
 from protos import inference_pb2 as pb
+from services.core.backlog import Pace
 from services.router.pending_request import PendingRequest
 from services.router.request_split import split_request
 from services.router.sequence_controls import SequenceControls, inputs_end
@@ -129,6 +130,15 @@ class StreamedSequenceRequest(SequenceRequest):
         """Hear that the execution has ended."""
         if hears_of_end(self._streamed):
             self._streamed.release()
+
+    @property
+    def pace(self) -> Pace | None:
+        """What is called while the client reads too slowly."""
+        return self._streamed.pace
+
+    @pace.setter
+    def pace(self, pace: Pace | None) -> None:
+        self._streamed.pace = pace
 
     def respond(self, message: bytes | None, *, final: bool) -> None:
         """Give the client one response; None only says that nothing more comes."""

@@ -6,11 +6,13 @@ status instead. Source: Triton's gRPC frontend, "ModelStreamInfer".
 """
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from protos import inference_pb2 as pb
+from services.core.backlog import Backlog, Pace
 from services.core.completion_queue import (
     NativeCall,
     NativeMetadata,
@@ -49,6 +51,7 @@ class StreamedRequest:
         "body",
         "enqueued_ns",
         "open",
+        "pace",
         "priority",
         "rows",
         "scheduler",
@@ -70,6 +73,7 @@ class StreamedRequest:
         self.body = body
         self.open = True
         self.withdraw: Callable[[], None] | None = None
+        self.pace: Pace | None = None
         self.scheduler: Taker | None = None
 
     @property
@@ -116,6 +120,7 @@ class StreamInferCall(StreamCall):
     """One ModelStreamInfer call."""
 
     __slots__ = (
+        "_backlog",
         "_ends_on_error",
         "_forwarding",
         "_half_closed",
@@ -137,6 +142,7 @@ class StreamInferCall(StreamCall):
         self._inference = inference
         self._forwarding = forwarding
         self._pending: set[StreamedRequest] = set()
+        self._backlog = Backlog()
         self._half_closed = False
         wish = metadata_values(metadata).get(_GRPC_ERROR_KEY, "")
         self._ends_on_error = wish == "true"
@@ -177,13 +183,13 @@ class StreamInferCall(StreamCall):
 
     def answered(self, request: StreamedRequest, message: bytes) -> None:
         """Send ``message``, a serialized ModelStreamInferResponse, as the last."""
-        self.send(message)
+        self._send(request, message)
         self.done(request)
 
     def responded(self, request: StreamedRequest, message: bytes) -> None:
         """Send ``message``, a serialized ModelStreamInferResponse."""
         if request in self._pending:
-            self.send(message)
+            self._send(request, message)
 
     def done(self, request: StreamedRequest) -> None:
         """Expect nothing more for ``request``."""
@@ -208,8 +214,18 @@ class StreamInferCall(StreamCall):
             return
         self.answered(request, _error_message(request.body, details))
 
+    def _send(self, request: StreamedRequest, message: bytes) -> None:
+        size = len(message)
+        self.send(message, partial(self._sent_bytes, size))
+        self._backlog.add(size, request.pace)
+
+    def _sent_bytes(self, size: int) -> None:
+        self._backlog.take(size)
+        self._read_on()
+
     def _read_on(self) -> None:
-        room = len(self._pending) + self.unsent < _MOST_IN_FLIGHT
+        in_flight = len(self._pending) + self.unsent
+        room = in_flight < _MOST_IN_FLIGHT and not self._backlog.is_long
         if room and self.open and not (self._reading or self._half_closed):
             self._reading = True
             self.read()

@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeGuard, runtime_checkable
 import grpc
 
 from protos import worker_pb2
+from services.core.backlog import Pace
 from services.core.errors import ServingError, UnsupportedError
 from services.core.statistics_fields import FailureReason, ResponsePhase
 from services.core.wire_format import WireFormatError
@@ -31,10 +32,12 @@ _INTERNAL: Final[int] = grpc.StatusCode.INTERNAL.value[0]
 class DecoupledRequest(PendingRequest, Protocol):
     """A request whose door takes any number of responses.
 
-    ``withdraw`` is set while a model works on it: to be called if its client leaves.
+    While a model works on it, these are set: ``withdraw`` is to be called if its
+    client leaves, ``pace`` while it reads more slowly than it is answered.
     """
 
     withdraw: Callable[[], None] | None
+    pace: Pace | None
 
     def respond(self, message: bytes | None, *, final: bool) -> None:
         """Give the client one response; None only says that nothing more comes."""
@@ -130,13 +133,13 @@ class StreamedReplies:
     def began(
         self,
         execution: Execution,
-        withdraw: Callable[[worker_pb2.RequestPlace], None],
+        tell: Callable[[worker_pb2.BatchRequest], None],
     ) -> None:
         """Remember the requests of a batch that is being sent.
 
         Args:
             execution: The batch.
-            withdraw: Called with the place of a request whose client leaves.
+            tell: Sends a notice: of a request whose client leaves, or reads slowly.
         """
         number = self._batches
         self._batches += 1
@@ -151,11 +154,22 @@ class StreamedReplies:
                 found = self._open.pop((place.batch, place.request), None)
                 if found is not None:
                     self._left(found)
-                    withdraw(place)
+                    tell(worker_pb2.BatchRequest(cancelled=[place]))
+
+            def pace(
+                is_slow: bool,  # noqa: FBT001 - a callback
+                place: worker_pb2.RequestPlace = place,
+            ) -> None:
+                if (place.batch, place.request) not in self._open:
+                    return
+                if is_slow:
+                    tell(worker_pb2.BatchRequest(paused=[place]))
+                else:
+                    tell(worker_pb2.BatchRequest(resumed=[place]))
 
             now_ns = execution.dispatched_ns
             before = self._withdrawn(request)
-            request.withdraw = leave
+            request.withdraw, request.pace = leave, pace
             if before is not None:
                 before.timing = None
             self._open[number, index] = before or _Open(request, now_ns, now_ns)
@@ -222,7 +236,7 @@ class StreamedReplies:
         for number in tuple(self._held):
             self._release(number)
         for place, found in tuple(self._open.items()):
-            found.request.withdraw = None
+            found.request.withdraw = found.request.pace = None
             if found.responses or place[0] not in executing:
                 self._refuse(found.request, error)
         self._open.clear()
@@ -260,7 +274,8 @@ class StreamedReplies:
         return None
 
     def _close(self, place: tuple[int, int]) -> None:
-        self._open.pop(place).request.withdraw = None
+        request = self._open.pop(place).request
+        request.withdraw = request.pace = None
 
     def _hand_out(self, found: _Open, streamed: worker_pb2.StreamedReply) -> None:
         outcome = streamed.reply.WhichOneof("outcome")

@@ -9,6 +9,7 @@ Source of the names: Triton's trace extension.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from services.core.backlog import Pace
 from services.router.pending_request import PendingRequest
 from services.router.request_content import request_id
 from services.router.request_trace import RequestTrace
@@ -144,6 +145,15 @@ class TracedStreamRequest(TracedRequest):
     def release(self) -> None:
         """Let it end."""
         self.trace.tree.ended()
+
+    @property
+    def pace(self) -> Pace | None:
+        """What is called while the client reads too slowly."""
+        return self._stream.pace
+
+    @pace.setter
+    def pace(self, pace: Pace | None) -> None:
+        self._stream.pace = pace
 
     def respond(self, message: bytes | None, *, final: bool) -> None:
         """Give the client one response; the last ends the trace.

@@ -246,6 +246,9 @@ class Deliver(Protocol):
     ) -> None:
         """Send an answer to a call.
 
+        Waits while the client reads more slowly than it is answered, unless it has
+        left, ``is_final`` is set or the backend is a PacedBackend.
+
         Args:
             call: Its place among the batch's calls.
             answer: None to say only that there will be no more. Its data may be
@@ -287,6 +290,34 @@ class DecoupledBackend(Protocol):
 
     def unload(self) -> None:
         """Release everything; nothing is called afterwards."""
+        ...
+
+
+Pace: TypeAlias = Callable[[int, bool], None]
+"""Is told of a call, and whether its client reads too slowly: True, or no more."""
+
+
+@runtime_checkable
+class PacedBackend(DecoupledBackend, Protocol):
+    """A decoupled one that has those wait itself who answer slow readers."""
+
+    def execute_paced(
+        self,
+        calls: Sequence[BackendCall],
+        deliver: Deliver,
+        cancel_with: Callable[[Callable[[int], None]], None],
+        pace_with: Callable[[Pace], None],
+    ) -> Sequence[BackendFailure | Rescheduled | None]:
+        """Begin one batch; as ``execute_decoupled``, but ``deliver`` never waits.
+
+        Args:
+            calls: As there.
+            deliver: As there.
+            cancel_with: As there. Who is cancelled is told of no pause's end.
+            pace_with: Is to be given, once, what to call with a call whose client
+                reads more slowly than it is answered, and again when it has caught
+                up; from any thread, and not to wait.
+        """
         ...
 
 

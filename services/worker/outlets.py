@@ -12,11 +12,12 @@ class Outlets:
     is there before it is opened, and remembers what was said.
     """
 
-    __slots__ = ("_begun", "_early", "_open")
+    __slots__ = ("_begun", "_early", "_is_lost", "_open")
 
     def __init__(self) -> None:
         """Begin with none."""
         self._begun = 0
+        self._is_lost = False
         self._early: dict[int, Outlet] = {}
         self._open: dict[int, Outlet] = {}
 
@@ -29,6 +30,8 @@ class Outlets:
         self._begun = number + 1
         outlet = self._early.pop(number, None) or make(number)
         self._open[number] = outlet
+        if self._is_lost:
+            outlet.cancel_all()
         return outlet
 
     def of(self, number: int, make: Callable[[int], Outlet]) -> Outlet | None:
@@ -45,5 +48,6 @@ class Outlets:
 
     def cancel_all(self) -> None:
         """Tell that nobody waits for anything: the stream has ended."""
-        for outlet in self._open.values():
+        self._is_lost = True
+        for outlet in tuple(self._open.values()):
             outlet.cancel_all()

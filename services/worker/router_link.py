@@ -7,6 +7,7 @@ from typing import Final, Protocol, TypeAlias
 
 import structlog
 
+from services.core.backlog import Pace
 from services.core.memory_return import trim_after
 from services.worker import wire
 from services.worker.backoff import Backoff
@@ -15,6 +16,7 @@ from services.worker.outlet import Outlet
 from services.worker.outlets import Outlets
 from services.worker.router_stream import OpenStream, Stream
 from services.worker.sequence_states import SequenceStates
+from services.worker.stream_backlog import StreamBacklog
 from services.worker.turns import Claim, InstanceTurns
 from services.worker.wire import Notice
 
@@ -74,6 +76,7 @@ class RouterLink:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._stream: Stream | None = None
+        self._backlog: StreamBacklog | None = None
         self._busy = False
         self._outlets = Outlets()
         self._drained = threading.Condition(self._lock)
@@ -143,6 +146,7 @@ class RouterLink:
             if self._stopping.is_set():
                 return None
             self._stream = self._open_stream(self._endpoint)
+            self._backlog = StreamBacklog(self._stream)
             return self._stream
 
     def _answer(self, stream: Stream, backoff: Backoff) -> None:
@@ -179,7 +183,8 @@ class RouterLink:
     ) -> None:
         """Answer batches; what is said while one is executed is heeded at once."""
         name = f"{self._instance.name}@{self._endpoint} hearing"
-        hearing = Hearing(name, stream.receive, heed)
+        receive = partial(self._receive, stream)
+        hearing = Hearing(name, receive, heed)
         try:
             self._answer_batches(stream, hearing.next, execute, backoff)
         except Exception:
@@ -188,11 +193,21 @@ class RouterLink:
         finally:
             hearing.join()
 
+    def _receive(self, stream: Stream) -> bytes | None:
+        """Receive; tell at once, when the stream has ended, that nobody waits."""
+        message = stream.receive()
+        if message is None:
+            with self._lock:
+                if self._stream is stream:
+                    self._stream = None
+            self._outlets.cancel_all()
+        return message
+
     def _heed(self, stream: Stream, message: bytes) -> bool:
         """Tell the model at once what concerns requests that it is answering."""
-        if not wire.is_cancellation(message):
+        if not wire.is_of_requests(message):
             return False
-        self._cancel(stream, wire.parse_notice(message))
+        self._tell(stream, wire.parse_notice(message))
         return True
 
     def _heed_turns(
@@ -267,10 +282,10 @@ class RouterLink:
         with self._lock:
             return self._outlets.open(number, partial(self._make_outlet, stream))
 
-    def _send(self, stream: Stream, message: bytes) -> None:
+    def _send(self, stream: Stream, message: bytes, pace: Pace) -> None:
         with self._lock:
-            if self._stream is stream:
-                stream.send(message)
+            if self._stream is stream and self._backlog is not None:
+                self._backlog.send(message, pace)
 
     def _close_outlet(self, stream: Stream, number: int) -> None:
         with self._lock:
@@ -311,12 +326,17 @@ class RouterLink:
         states.end(notice.ended_sequences)
         for number, restored in notice.restored:
             states.restore(number, restored)
-        self._cancel(stream, notice)
+        self._tell(stream, notice)
 
-    def _cancel(self, stream: Stream, notice: Notice) -> None:
-        """Tell the model of requests that nobody waits for any longer."""
-        for batch, request in notice.cancelled:
-            with self._lock:
-                outlet = self._outlets.of(batch, partial(self._make_outlet, stream))
-            if outlet is not None:
-                outlet.cancel(request)
+    def _tell(self, stream: Stream, notice: Notice) -> None:
+        """Pass on what is said of requests: nobody waits, or a reader is slow."""
+        for places, tell in (
+            (notice.cancelled, Outlet.cancel),
+            (notice.paused, Outlet.pause),
+            (notice.resumed, Outlet.resume),
+        ):
+            for batch, request in places:
+                with self._lock:
+                    outlet = self._outlets.of(batch, partial(self._make_outlet, stream))
+                if outlet is not None:
+                    tell(outlet, request)

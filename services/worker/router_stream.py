@@ -16,8 +16,11 @@ class Stream(Protocol):
         """Wait for the next batch; None when the stream has ended."""
         ...
 
-    def send(self, message: bytes) -> None:
-        """Send an answer, from any thread; never blocks."""
+    def send(self, message: bytes, then: Callable[[], None] | None = None) -> None:
+        """Send an answer, from any thread; never blocks.
+
+        ``then`` is called by the thread that receives when it is on its way.
+        """
         ...
 
     def finish(self) -> None:

@@ -3,13 +3,10 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from services.worker.outlet import Outlet
 from services.worker.sequence_states import SequenceStates
-
-# What a batch comes with: its outlet, or its sequences' states.
-_Companion = TypeVar("_Companion")
 
 Run: TypeAlias = Callable[[bytes], bytes]
 
@@ -37,27 +34,37 @@ class StatefulRun:
 AnyRun: TypeAlias = Run | StreamedRun | StatefulRun
 
 
-def guarded(run: AnyRun, guard: Callable[[], AbstractContextManager[object]]) -> AnyRun:
+Guard: TypeAlias = Callable[[Callable[[], int]], AbstractContextManager[object]]
+"""Surrounds an execution; is given what tells how long it has waited for readers, ns.
+"""
+
+
+def guarded(run: AnyRun, guard: Guard) -> AnyRun:
     """Return ``run`` of the same kind, each batch inside what ``guard`` returns."""
     if isinstance(run, StreamedRun):
-        return StreamedRun(_inside(run.run, guard))
+        streamed = run.run
+
+        def run_streamed(message: bytes, outlet: Outlet) -> bytes:
+            with guard(outlet.waited_ns):
+                return streamed(message, outlet)
+
+        return StreamedRun(run_streamed)
     if isinstance(run, StatefulRun):
-        return StatefulRun(_inside(run.run, guard), run.tells_states)
+        stateful = run.run
+
+        def run_stateful(message: bytes, states: SequenceStates) -> bytes:
+            with guard(_never_waits):
+                return stateful(message, states)
+
+        return StatefulRun(run_stateful, run.tells_states)
     plain = run
 
     def run_plain(message: bytes) -> bytes:
-        with guard():
+        with guard(_never_waits):
             return plain(message)
 
     return run_plain
 
 
-def _inside(
-    run: Callable[[bytes, _Companion], bytes],
-    guard: Callable[[], AbstractContextManager[object]],
-) -> Callable[[bytes, _Companion], bytes]:
-    def run_inside(message: bytes, companion: _Companion) -> bytes:
-        with guard():
-            return run(message, companion)
-
-    return run_inside
+def _never_waits() -> int:
+    return 0

@@ -99,4 +99,4 @@ def seat_key(
 def exclusive(run: AnyRun) -> AnyRun:
     """Return ``run`` for several callers: one batch at a time."""
     lock = threading.Lock()
-    return guarded(run, lambda: lock)
+    return guarded(run, lambda _: lock)

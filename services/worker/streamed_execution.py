@@ -11,6 +11,8 @@ from services.worker.backend import (
     BackendCall,
     BackendFailure,
     DecoupledBackend,
+    Pace,
+    PacedBackend,
     Rescheduled,
 )
 from services.worker.outlet import Outlet
@@ -38,6 +40,7 @@ class StreamedExecution:
         """Begin with nothing learned."""
         self._signature = signature
         self._backend = backend
+        self._paced = backend if isinstance(backend, PacedBackend) else None
         self._now_ns = clock.now_ns
         self._decoder = RequestDecoder(signature)
         self._encoder = AnswerEncoder(signature)
@@ -83,9 +86,14 @@ class StreamedExecution:
         if not calls:
             return ()
         try:
-            outcome = self._backend.execute_decoupled(
-                calls, batch.deliver, batch.cancel_with
-            )
+            if self._paced is not None:
+                outcome = self._paced.execute_paced(
+                    calls, batch.deliver, batch.cancel_with, batch.pace_with
+                )
+            else:
+                outcome = self._backend.execute_decoupled(
+                    calls, batch.deliver_in_time, batch.cancel_with
+                )
         except HungError:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary: it becomes a reply
@@ -119,7 +127,8 @@ class _StreamedBatch:
                 if isinstance(one, Request)
             )
         )
-        self._calls = {place: call for call, (place, _) in self._open.items()}
+        self._of_call = {call: place for call, (place, _) in self._open.items()}
+        self._calls = {place: call for call, place in self._of_call.items()}
 
     def deliver(
         self,
@@ -142,8 +151,19 @@ class _StreamedBatch:
                 is_final=is_final,
                 now_ns=self._now_ns,
             )
-            self._outlet.send(message)
+            self._outlet.send(message, place)
             self._close_if_done()
+
+    def deliver_in_time(
+        self,
+        call: int,
+        answer: BackendAnswer | None,
+        is_final: bool,  # noqa: FBT001 - a callback
+    ) -> None:
+        """Do the same when the reader has room for it."""
+        if not is_final and call in self._open:
+            self._outlet.wait_for_room(self._of_call[call])
+        self.deliver(call, answer, is_final)
 
     def cancel_with(self, cancel: Callable[[int], None]) -> None:
         """Pass the router's cancellations on, by the numbers of the calls."""
@@ -152,6 +172,14 @@ class _StreamedBatch:
             cancel(self._calls[place])
 
         self._outlet.on_cancel(tuple(self._calls), of_place)
+
+    def pace_with(self, pace: Pace) -> None:
+        """Pass the router's pauses on, by the numbers of the calls."""
+
+        def of_place(place: int, is_slow: bool) -> None:  # noqa: FBT001 - a callback
+            pace(self._calls[place], is_slow)
+
+        self._outlet.on_pause(tuple(self._calls), of_place)
 
     def end(
         self, outcome: Sequence[BackendFailure | Rescheduled | None]

@@ -196,7 +196,9 @@ def _execute(run: AnyRun, message: bytes) -> Iterator[str]:
         return
     answers: list[bytes] = []
     is_over = threading.Event()
-    outlet = Outlet(0, send=answers.append, close=is_over.set)
+    outlet = Outlet(
+        0, send=lambda message, _: answers.append(message), close=is_over.set
+    )
     answers.append(run.run(message, outlet))
     if not is_over.wait(_STREAM_TIMEOUT_S):
         yield "its answers do not end"

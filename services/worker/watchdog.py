@@ -37,14 +37,16 @@ class Watched:
     Attributes:
         instance: Whose.
         bound_ns: How long it may take.
-        due_ns: When it will have taken too long.
+        due_ns: When it will have taken too long, had it never waited.
         end: Ends it.
+        waited_ns: How long it has waited for slow readers, which is not its fault.
     """
 
     instance: str
     bound_ns: int
     due_ns: int
     end: Callable[[], None]
+    waited_ns: Callable[[], int] = lambda: 0
 
 
 class RunningExecutions:
@@ -70,9 +72,12 @@ class RunningExecutions:
 
         What was to end one may have come too early: its process was just starting.
         """
-        found = [one for one in self._running.values() if one.due_ns <= now_ns]
-        for one in found:
-            one.due_ns = now_ns + one.bound_ns
+        found = []
+        for one in self._running.values():
+            worked_until_ns = now_ns - one.waited_ns()
+            if one.due_ns <= worked_until_ns:
+                one.due_ns = worked_until_ns + one.bound_ns
+                found.append(one)
         return found
 
 
@@ -127,9 +132,14 @@ class Watchdog:
 
     @contextlib.contextmanager
     def _guard(
-        self, instance: str, bound_ns: int, end: Callable[[], None]
+        self,
+        instance: str,
+        bound_ns: int,
+        end: Callable[[], None],
+        waited_ns: Callable[[], int],
     ) -> Iterator[None]:
-        watched = Watched(instance, bound_ns, self._now_ns() + bound_ns, end)
+        due_ns = self._now_ns() + bound_ns
+        watched = Watched(instance, bound_ns, due_ns, end, waited_ns)
         with self._lock:
             number = self._running.begin(watched)
         try:

@@ -18,8 +18,8 @@ from services.worker.signature import TensorSpec
 _PLAIN: Final = OutputForm()
 # Fields of BatchRequest, BatchResponse and StreamedReply.
 # What a BatchRequest that is no batch may begin with, but for the turns.
-_CANCELLED_TAG: Final = b"\x1a"
-_NOTICE_TAGS: Final = (_CANCELLED_TAG, b"\x32", b"\x3a")
+_OF_REQUESTS_TAGS: Final = (b"\x1a", b"\x42", b"\x4a")
+_NOTICE_TAGS: Final = (*_OF_REQUESTS_TAGS, b"\x32", b"\x3a")
 ASKS_TURN: Final = worker_pb2.BatchRequest(asks_turn=True).SerializeToString()
 PASSES_TURN: Final = worker_pb2.BatchRequest(passes_turn=True).SerializeToString()
 TURN: Final = worker_pb2.BatchResponse(turn=True).SerializeToString()
@@ -192,16 +192,20 @@ class Notice(NamedTuple):
         cancelled: Requests nobody waits for any longer: batch and place.
         ended_sequences: Numbers of sequences that are over.
         restored: Sequences that go on here, with their states.
+        paused: Requests whose readers are slow.
+        resumed: Requests whose readers have caught up.
     """
 
     cancelled: list[tuple[int, int]]
     ended_sequences: list[int]
     restored: list[tuple[int, States]]
+    paused: list[tuple[int, int]]
+    resumed: list[tuple[int, int]]
 
 
-def is_cancellation(message: bytes) -> bool:
-    """Return whether a BatchRequest is a notice of cancelled requests."""
-    return message.startswith(_CANCELLED_TAG)
+def is_of_requests(message: bytes) -> bool:
+    """Return whether a BatchRequest is a notice of requests that were sent before."""
+    return message.startswith(_OF_REQUESTS_TAGS)
 
 
 def is_notice(message: bytes) -> bool:
@@ -213,13 +217,19 @@ def parse_notice(message: bytes) -> Notice:
     """Read a BatchRequest that is no batch."""
     parsed = worker_pb2.BatchRequest.FromString(message)
     return Notice(
-        cancelled=[(one.batch, one.request) for one in parsed.cancelled],
+        cancelled=_places(parsed.cancelled),
+        paused=_places(parsed.paused),
+        resumed=_places(parsed.resumed),
         ended_sequences=list(parsed.ended_sequence),
         restored=[
             (one.sequence, tuple(State(tuple(s.shape), s.data) for s in one.state))
             for one in parsed.restored
         ],
     )
+
+
+def _places(told: Iterable[worker_pb2.RequestPlace]) -> list[tuple[int, int]]:
+    return [(one.batch, one.request) for one in told]
 
 
 def states_message(states: Iterable[tuple[int, States]]) -> bytes:

@@ -2,6 +2,7 @@
 
 import contextlib
 import queue
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ pytestmark = pytest.mark.timeout(180)
 
 FINAL = "triton_final_response"
 LARGE_BYTES = 1 << 20
+RESPONSES = 400
+# For /proc/[pid]/clear_refs; see proc(5).
+FORGET_PEAK = "5"
 
 # Each request is answered in a thread of its own, so that none waits for another.
 MODEL = """
@@ -48,6 +52,8 @@ class TritonPythonModel:
     def count(self, sender, count, size):
         for i in range(count):
             sender.send(self.response(i, size))
+            with (self.folder / f"sent_{count}").open("ab") as progress:
+                progress.write(b".")
         sender.send(flags=FINAL)
 
     def with_last(self, sender, count, size):
@@ -271,19 +277,44 @@ def test_a_client_is_told_when_nobody_can_answer_any_more(stream: Stream) -> Non
     assert [index(result) for result in stream.until_final()] == [0, None]
 
 
-def test_a_slow_reader_gets_everything_and_holds_up_nobody_else(stack: Stack) -> None:
+def peak_bytes(process: int) -> int:
+    """Return the most memory that a process has had since its peak was forgotten."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def test_a_slow_reader_costs_no_memory_and_holds_up_nobody_else(
+    stack: Stack, repository: Path
+) -> None:
+    processes = [stack.process_of(role) for role in ("router", "worker")]
+    for each in processes:
+        Path(f"/proc/{each}/clear_refs").write_text(FORGET_PEAK)
+    before = [peak_bytes(each) for each in processes]
+    progress = repository / "many" / f"sent_{RESPONSES}"
     with streaming(stack) as slow, streaming(stack) as quick:
         slow.may_read.clear()
-        slow.ask("count", 64, size=LARGE_BYTES)
-        quick.ask("count", 500)
-        assert len(quick.until_final()) == 501
+        slow.ask("count", RESPONSES, size=LARGE_BYTES)
+        sent, rounds = -1, 0
+        while rounds < 5:
+            quick.ask("count", 100)
+            assert len(quick.until_final()) == 101
+            now = progress.stat().st_size if progress.exists() else -1
+            sent, rounds = now, rounds + 1 if now == sent > 0 else 0
+        peak = [peak_bytes(each) for each in processes]
+        assert sent < RESPONSES
         slow.may_read.set()
-        results = slow.until_final()
-    assert [index(result) for result in results] == [*range(64), None]
-    for number, result in enumerate(results[:-1]):
-        data = result.as_numpy("DATA")
-        assert data.shape == (LARGE_BYTES,)
-        assert (data == number).all()
+        for number in range(RESPONSES):
+            result, error = slow.next()
+            assert error is None
+            assert index(result) == number
+            data = result.as_numpy("DATA")
+            assert data.shape == (LARGE_BYTES,)
+            assert data[0] == data[-1] == number % 256
+        assert is_final(slow.next()[0])
+    assert progress.stat().st_size == RESPONSES
+    grown = [after - now for after, now in zip(peak, before, strict=True)]
+    assert max(grown) < RESPONSES * LARGE_BYTES // 4, grown
 
 
 def test_a_model_learns_that_its_client_has_gone(

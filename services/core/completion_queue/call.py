@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, TypeAlias
 
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
@@ -15,6 +16,7 @@ NativeMetadata: TypeAlias = Any
 NativeEvent: TypeAlias = Any
 # Makes the object that serves a call, from the call, its method and metadata.
 CallFactory: TypeAlias = Callable[[NativeCall, str, NativeMetadata], object]
+Then: TypeAlias = Callable[[], None] | None
 
 _ReceiveMessage: Final = cygrpc.ReceiveMessageOperation
 _ReceiveClose: Final = cygrpc.ReceiveCloseOnServerOperation
@@ -174,7 +176,8 @@ class StreamCall:
         self.open = True
         self._begun = False
         self._sending = False
-        self._unsent: deque[tuple[Any, ...]] = deque()
+        # Operations, and what is called when they are done.
+        self._unsent: deque[tuple[tuple[Any, ...], Then]] = deque()
         call.start_server_batch((_ReceiveClose(0),), self._closed)
 
     def received(self, message: bytes) -> None:
@@ -208,11 +211,16 @@ class StreamCall:
         self._begun = True
         self._post((_SendInitialMetadata(metadata, 0),))
 
-    def send(self, message: bytes) -> None:
-        """Send ``message`` after those before it."""
+    def send(self, message: bytes, then: Then = None) -> None:
+        """Send ``message`` after those before it.
+
+        Args:
+            message: Whole.
+            then: Called when it is on its way to a client that is still there.
+        """
         if not self._begun:
             self.begin()
-        self._post((_SendMessage(message, 0),))
+        self._post((_SendMessage(message, 0),), then)
 
     def finish(
         self, code: int = _OK, details: str = "", metadata: Metadata | None = None
@@ -225,18 +233,27 @@ class StreamCall:
         self._post((status,) if self._begun else (_NO_METADATA, status))
         self.open = False
 
-    def _post(self, operations: tuple[Any, ...]) -> None:
+    def _post(self, operations: tuple[Any, ...], then: Then = None) -> None:
         if not self.open:
             return
         if self._sending:
-            self._unsent.append(operations)
+            self._unsent.append((operations, then))
         else:
             self._sending = True
-            self._call.start_server_batch(operations, self._sent)
+            self._start(operations, then)
+
+    def _start(self, operations: tuple[Any, ...], then: Then) -> None:
+        sent = self._sent if then is None else partial(self._sent_one, then)
+        self._call.start_server_batch(operations, sent)
+
+    def _sent_one(self, then: Callable[[], None], event: NativeEvent) -> None:
+        self._sent(event)
+        if event.success:
+            then()
 
     def _sent(self, event: NativeEvent) -> None:
         if self._unsent and event.success:
-            self._call.start_server_batch(self._unsent.popleft(), self._sent)
+            self._start(*self._unsent.popleft())
         else:
             self._sending = False
             if event.success:

@@ -2,12 +2,13 @@
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from services.core.completion_queue.call import Metadata
+from services.core.completion_queue.call import Metadata, Then
 
 Options: TypeAlias = Sequence[tuple[str, int | str]]
 
@@ -41,7 +42,7 @@ class ClientStream:
         self._lock = threading.Lock()
         self._finishing = False
         self._sending = True
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[tuple[bytes, Then]] = deque()
         self._received: bytes | None = None
         self._over = False
         self._marker = object()
@@ -88,14 +89,19 @@ class ClientStream:
                 self._received = None
         return messages
 
-    def send(self, message: bytes) -> None:
-        """Send ``message`` after those before it; never blocks."""
+    def send(self, message: bytes, then: Then = None) -> None:
+        """Send ``message`` after those before it; never blocks.
+
+        Args:
+            message: Whole.
+            then: Called by the thread that receives when the message is on its way.
+        """
         with self._lock:
             if self._sending:
-                self._unsent.append(message)
+                self._unsent.append((message, then))
                 return
             self._sending = True
-            self._call.operate((cygrpc.SendMessageOperation(message, 0),), self._sent)
+            self._start(message, then)
 
     def finish(self) -> None:
         """Say that nothing more will be sent; the other end then ends the stream.
@@ -124,13 +130,21 @@ class ClientStream:
         else:
             self._call.operate((cygrpc.ReceiveMessageOperation(0),), self._receive)
 
+    def _start(self, message: bytes, then: Then) -> None:
+        sent = self._sent if then is None else partial(self._sent_one, then)
+        self._call.operate((cygrpc.SendMessageOperation(message, 0),), sent)
+
+    def _sent_one(self, then: Callable[[], None], event: Any) -> None:
+        self._sent(event)
+        if event.success:
+            then()
+
     def _sent(self, event: Any) -> None:
         with self._lock:
             if not self._unsent or not event.success:
                 self._sending = False
                 return
-            message = self._unsent.popleft()
-            self._call.operate((cygrpc.SendMessageOperation(message, 0),), self._sent)
+            self._start(*self._unsent.popleft())
             if self._finishing and not self._unsent:
                 self._call.operate((cygrpc.SendCloseFromClientOperation(0),), None)
 

@@ -43,6 +43,8 @@ class Kind(enum.IntEnum):
     CANCEL = 32
     ANSWER = 33
     CHECK_READINESS = 34
+    PAUSE = 35
+    RESUME = 36
 
 
 class Frame(NamedTuple):

@@ -51,7 +51,7 @@ class PuppetWorker:
         while (message := self.stream.receive()) is not None:
             self.messages.put(message)
             batch = worker_pb2.BatchRequest.FromString(message)
-            if batch.cancelled:
+            if batch.cancelled or batch.paused or batch.resumed:
                 continue
             self.batches.put(
                 [pb.ModelInferRequest.FromString(r) for r in batch.request]
@@ -164,7 +164,10 @@ class RunningRouter:
         return self._calls[-1]
 
     def stream(
-        self, requests: Iterator[pb.ModelInferRequest], *metadata: tuple[str, str]
+        self,
+        requests: Iterator[pb.ModelInferRequest],
+        *metadata: tuple[str, str],
+        timeout: float = 10,
     ) -> Any:  # noqa: ANN401
         """Begin one streaming inference; an iterator of its responses."""
         call = self.channel.stream_stream(
@@ -172,7 +175,7 @@ class RunningRouter:
             pb.ModelInferRequest.SerializeToString,
             pb.ModelStreamInferResponse.FromString,
         )
-        return call(requests, timeout=10, metadata=metadata)
+        return call(requests, timeout=timeout, metadata=metadata)
 
     def close(self) -> None:
         for worker in self._workers:

@@ -37,6 +37,7 @@ class Client:
     attempts: int = 0
     open: bool = True
     withdraw: Any = None
+    pace: Any = None
     responses: list[bytes] = field(default_factory=list)
     is_final: bool = False
     error: str = ""
@@ -230,6 +231,54 @@ def test_no_step_is_under_way_more_often_than_allowed(limit: int, at_once: int) 
         echo(waiting[0])
     assert client.responses == sent
     assert client.is_final
+
+
+SLOW = True
+
+
+def told_by(producer: ProducerCall) -> list[bool]:
+    """Have a model work on a step; return where it notes how it is paced."""
+    told: list[bool] = []
+    producer.pace = told.append
+    return told
+
+
+def test_a_model_is_paused_while_the_client_of_the_ensemble_is_slow() -> None:
+    client, models = begun()
+    told = told_by(models.producer())
+    client.pace(SLOW)
+    client.pace(SLOW)
+    models.producer().respond(response(b"a"), final=False)
+    client.pace(not SLOW)
+    assert told == [True, False]
+    models.producer().respond(None, final=True)
+    echo(models.of(EACH)[0])
+    assert (client.is_final, client.pace) == (True, None)
+
+
+def test_a_model_that_begins_late_is_paused_with_its_first_response() -> None:
+    client, models = begun()
+    client.pace(SLOW)
+    told = told_by(models.producer())
+    for text in (b"a", b"b"):
+        models.producer().respond(response(text), final=False)
+    assert told == [True]
+
+
+def test_a_model_is_paused_while_the_steps_behind_it_may_not_be_under_way() -> None:
+    client, models = begun(limit=1)
+    told = told_by(models.producer())
+    models.producer().respond(response(b"a"), final=False)
+    assert told == []
+    models.producer().respond(response(b"b"), final=False)
+    models.producer().respond(response(b"c"), final=False)
+    assert told == [True]
+    echo(models.of(EACH)[0])
+    assert told == [True]
+    echo(models.of(EACH)[0])
+    assert told == [True, False]
+    echo(models.of(EACH)[0])
+    assert client.responses == [b"a", b"b", b"c"]
 
 
 def test_a_step_that_is_idle_again_may_run_again() -> None:

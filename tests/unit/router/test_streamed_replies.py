@@ -1,15 +1,23 @@
 """Models that answer a request any number of times, through the real doors."""
 
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
 import grpc
 import pytest
+from google.api.httpbody_pb2 import HttpBody
 
 from protos import inference_pb2 as pb
-from protos import worker_pb2
+from protos import rest_pb2, worker_pb2
 from services.core.model_config import SequenceBatching
+from services.router.header_forwarding import NO_FORWARDING
+from services.router.rest_generate_call import (
+    GENERATE_STREAM_METHOD,
+    GenerateStreamDoor,
+)
 from services.router.route_table import RouteTable
 from tests.unit.router.routes import add_sub, add_sub_request, route
 from tests.unit.router.running import PuppetWorker, RunningRouter, running_router
@@ -146,6 +154,80 @@ def test_a_client_that_leaves_is_reported_to_the_model(router: RunningRouter) ->
     send(worker, streamed(0, "b", final=True, batch=1))
     end(worker, 1)
     assert outcomes(other) == [("b", True)]
+
+
+def next_notice(worker: PuppetWorker) -> dict[str, tuple[int, int]]:
+    """Return the next places that the router names, by the field."""
+    while True:
+        message = worker_pb2.BatchRequest.FromString(worker.messages.get(timeout=30))
+        found = {
+            field: (place.batch, place.request)
+            for field in ("cancelled", "paused", "resumed")
+            for place in getattr(message, field)
+        }
+        if found:
+            return found
+
+
+# More than a client takes that does not read, and its router for it.
+LARGE = "x" * (1 << 20)
+TOO_MUCH = 64
+
+
+def stream_too_much(worker: PuppetWorker) -> None:
+    """Stream until the router says that it is too much; go on all the same."""
+    for _ in range(TOO_MUCH):
+        send(worker, streamed(0, LARGE))
+    assert next_notice(worker) == {"paused": (0, 0)}
+
+
+def test_a_model_is_paused_while_a_client_does_not_read(router: RunningRouter) -> None:
+    worker = router.worker(generation=5)
+    requests: SimpleQueue[pb.ModelInferRequest] = SimpleQueue()
+    requests.put(add_sub_request(id="a"))
+    responses = router.stream(iter(requests.get, None), timeout=60)
+    worker.next_batch()
+    end(worker, 1)
+    stream_too_much(worker)
+    seen = [next(responses).infer_response.id for _ in range(TOO_MUCH)]
+    assert seen == [LARGE] * TOO_MUCH
+    assert next_notice(worker) == {"resumed": (0, 0)}
+    send(worker, streamed(0, "last", final=True))
+    assert next(responses).infer_response.id == "last"
+    responses.cancel()
+
+
+def test_who_leaves_while_its_model_is_paused_is_reported(
+    router: RunningRouter,
+) -> None:
+    worker = router.worker(generation=5)
+    responses = router.stream(iter([add_sub_request()]), timeout=60)
+    worker.next_batch()
+    end(worker, 1)
+    stream_too_much(worker)
+    responses.cancel()
+    assert next_notice(worker) == {"cancelled": (0, 0)}
+
+
+def test_a_model_is_paused_while_nobody_reads_its_events(router: RunningRouter) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        door = GenerateStreamDoor(
+            router.inference, router.reactor, pool, 1 << 30, NO_FORWARDING
+        )
+        router.serve(GENERATE_STREAM_METHOD, door.accept)
+        worker = router.worker(generation=5)
+        document = json.dumps({"INPUT0": [0] * 16, "INPUT1": [0] * 16}).encode()
+        request = rest_pb2.RestRequest(
+            model_name="simple", body=HttpBody(data=document)
+        )
+        method = router.channel.stream_stream(GENERATE_STREAM_METHOD)
+        events = method(iter((request.SerializeToString(),)), timeout=60)
+        worker.next_batch()
+        end(worker, 1)
+        stream_too_much(worker)
+        send(worker, streamed(0, final=True))
+        found = b"".join(HttpBody.FromString(event).data for event in events)
+    assert found.count(LARGE.encode()) == TOO_MUCH
 
 
 def test_a_worker_lost_in_the_middle_of_the_replies_is_an_error_not_a_repetition(

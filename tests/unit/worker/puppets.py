@@ -52,6 +52,8 @@ class PuppetStream:
         self.endpoint = endpoint
         self.status: tuple[int, str] | None = None
         self.sent: queue.Queue[bytes] = queue.Queue()
+        # To be called by the test, as by who sends in earnest.
+        self.on_its_way: queue.Queue[Callable[[], None]] = queue.Queue()
         self.finished = threading.Event()
         self.cancelled = threading.Event()
         self.closed = threading.Event()
@@ -62,9 +64,11 @@ class PuppetStream:
     def receive(self) -> bytes | None:
         return self._incoming.get(timeout=WAIT_S)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, then: Callable[[], None] | None = None) -> None:
         assert not self.finished.is_set(), "sent after the end"
         self.sent.put(message)
+        if then is not None:
+            self.on_its_way.put(then)
 
     def finish(self) -> None:
         self.finished.set()

@@ -81,7 +81,7 @@ def test_two_users_of_one_backend_take_turns(*, is_streamed: bool) -> None:
             met.append(True)
         return b""
 
-    outlet = Outlet(0, send=lambda _: None, close=lambda: None)
+    outlet = Outlet(0, send=lambda *_: None, close=lambda: None)
     shared = exclusive(StreamedRun(lambda message, _: run(message)))
     plain = exclusive(run)
 

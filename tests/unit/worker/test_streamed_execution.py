@@ -1,5 +1,6 @@
 """Decoupled models, from the router's batch to streamed replies."""
 
+import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from protos import inference_pb2, worker_pb2
+from services.core.backlog import MOST_BYTES
 from services.core.datatype import DataType
 from services.core.errors import BackendError
 from services.worker import wire
@@ -16,6 +18,7 @@ from services.worker.backend import (
     BackendFailure,
     BackendReply,
     Deliver,
+    Pace,
     ReplyTensor,
 )
 from services.worker.instance import Instance
@@ -263,6 +266,128 @@ def test_a_request_may_be_cancelled_before_its_batch_is_begun() -> None:
         for number, call in ((0, 0), (1, 0), (1, 1)):
             model.deliver[number](call, None, FINAL)
             assert streamed(stream) == (number, call, True, None)
+
+
+def notice(**places: tuple[int, int]) -> bytes:
+    message = worker_pb2.BatchRequest()
+    for field, (number, place) in places.items():
+        getattr(message, field).add(batch=number, request=place)
+    return message.SerializeToString()
+
+
+@contextmanager
+def in_background(action: Callable[[], None]) -> Iterator[threading.Thread]:
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    yield thread
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("end", ["resumed", "cancelled"])
+def test_an_answer_waits_while_its_reader_is_slow(end: str) -> None:
+    model = PuppetModel()
+    with serving(model) as stream:
+        stream.deliver(batch(ONE, ONE))
+        assert ended(stream) == ["", ""]
+        stream.deliver(notice(paused=(0, 1)))
+        # One that is not known shows that the pause has been heard.
+        stream.deliver(notice(cancelled=(0, 0)))
+        eventually(lambda: model.cancelled == [(0, 0)])
+        with in_background(lambda: model.deliver[0](1, answer(7), MORE)) as waiting:
+            model.deliver[0](0, answer(1), FINAL)
+            assert streamed(stream) == (0, 0, True, [1])
+            assert waiting.is_alive()
+            stream.deliver(notice(**{end: (0, 1)}))
+            assert streamed(stream) == (0, 1, False, [7])
+        model.deliver[0](1, None, FINAL)
+        assert streamed(stream) == (0, 1, True, None)
+
+
+def test_the_last_answer_waits_for_nobody() -> None:
+    model = PuppetModel()
+    with serving(model) as stream:
+        stream.deliver(batch(ONE, ONE))
+        assert ended(stream) == ["", ""]
+        stream.deliver(notice(paused=(0, 1)))
+        stream.deliver(notice(cancelled=(0, 0)))
+        eventually(lambda: model.cancelled == [(0, 0)])
+        model.deliver[0](1, None, FINAL)
+        assert streamed(stream) == (0, 1, True, None)
+        model.deliver[0](0, None, FINAL)
+
+
+class PacedModel(PuppetModel):
+    """Makes those wait itself who answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paces: queue.Queue[tuple[int, bool]] = queue.Queue()
+
+    def execute_paced(
+        self,
+        calls: Sequence[BackendCall],
+        deliver: Deliver,
+        cancel_with: Callable[[Callable[[int], None]], None],
+        pace_with: Callable[[Pace], None],
+    ) -> Sequence[BackendFailure | None]:
+        pace_with(lambda call, is_slow: self.paces.put((call, is_slow)))
+        return self.execute_decoupled(calls, deliver, cancel_with)
+
+
+def test_a_model_that_makes_others_wait_is_told_and_never_waits() -> None:
+    model = PacedModel()
+    with serving(model) as stream:
+        stream.deliver(batch(BAD, ONE))
+        ended(stream)
+        stream.deliver(notice(paused=(0, 1)))
+        assert model.paces.get(timeout=WAIT_S) == (0, True)
+        model.deliver[0](0, answer(1), MORE)
+        assert streamed(stream) == (0, 1, False, [1])
+        stream.deliver(notice(resumed=(0, 1)))
+        assert model.paces.get(timeout=WAIT_S) == (0, False)
+        model.deliver[0](0, None, FINAL)
+
+
+def test_a_model_is_paused_too_while_its_stream_is_slow() -> None:
+    model = PacedModel()
+    large = answer(*range(MOST_BYTES // 4))
+    with serving(model) as stream:
+        stream.deliver(batch(ONE))
+        ended(stream)
+        model.deliver[0](0, large, MORE)
+        assert model.paces.get(timeout=WAIT_S) == (0, True)
+        stream.on_its_way.get(timeout=WAIT_S)()
+        assert model.paces.get(timeout=WAIT_S) == (0, False)
+        model.deliver[0](0, None, FINAL)
+
+
+def test_a_lost_router_ends_the_waiting_inside_execute() -> None:
+    model = PuppetModel()
+    heard = threading.Event()
+
+    def answer_when_heard(deliver: Deliver) -> None:
+        assert heard.wait(WAIT_S)
+        deliver(0, answer(1), MORE)
+
+    model.during = answer_when_heard
+    execution = StreamedExecution(SIGNATURE, model, ManualClock())
+    routers = PuppetRouters()
+    instance = Instance("m_0", StreamedRun(execution.run), routers.open)
+    instance.connect(["r"])
+    lost = routers.accept()
+    lost.deliver(batch(ONE, ONE))
+    lost.deliver(notice(paused=(0, 0)))
+    lost.deliver(notice(cancelled=(0, 1)))
+    eventually(lambda: model.cancelled == [(0, 1)])
+    heard.set()
+    lost.end()
+    again = routers.accept()
+    assert model.cancelled == [(0, 1), (0, 0)]
+    instance.connect([])
+    assert again.finished.wait(WAIT_S)
+    again.end()
+    instance.stop()
 
 
 def test_what_a_lost_router_waited_for_is_cancelled_and_goes_nowhere() -> None:

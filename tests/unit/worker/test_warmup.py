@@ -172,7 +172,7 @@ def test_a_decoupled_model_is_warm_when_its_answers_have_ended(
 
     def run(_: bytes, outlet: Outlet) -> bytes:
         def answer() -> None:
-            outlet.send(streamed.SerializeToString())
+            outlet.send(streamed.SerializeToString(), 0)
             outlet.close()
 
         threading.Thread(target=answer).start()

@@ -2,14 +2,15 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from services.core.clock import MonotonicClock
 from services.worker.outlet import Outlet
-from services.worker.runs import StatefulRun, StreamedRun
+from services.worker.runs import StatefulRun, StreamedRun, guarded
 from services.worker.watchdog import HungError, RunningExecutions, Watchdog, Watched
-from tests.unit.worker.puppets import WAIT_S
+from tests.unit.worker.puppets import WAIT_S, ManualClock
 
 MS = 1_000_000
 
@@ -45,6 +46,39 @@ def test_what_has_returned_is_not_overdue() -> None:
     assert running.overdue(100) == []
 
 
+def test_who_waits_for_a_slow_reader_does_not_hang() -> None:
+    running = RunningExecutions()
+    waited = [0]
+    one = Watched("m_0", 10, 10, lambda: None, lambda: waited[0])
+    running.begin(one)
+    waited[0] = 90
+    assert running.overdue(99) == []
+    assert running.overdue(100) == [one]
+    waited[0] = 95
+    assert running.overdue(114) == []
+    assert running.overdue(115) == [one]
+
+
+def test_an_execution_is_watched_with_what_its_readers_made_it_wait() -> None:
+    seen: list[int] = []
+
+    def run(message: bytes, of: Outlet) -> bytes:
+        of.pause(0)
+        return message
+
+    @contextmanager
+    def guard(waited_ns: Callable[[], int]) -> Iterator[None]:
+        yield
+        seen.append(waited_ns())
+
+    clock = ManualClock(step_ns=7)
+    slow = Outlet(0, send=lambda *_: None, close=lambda: None, now_ns=clock.now_ns)
+    watched_run = guarded(StreamedRun(run), guard)
+    assert isinstance(watched_run, StreamedRun)
+    watched_run.run(b"", slow)
+    assert seen == [7]
+
+
 class Hanging:
     """An execution that returns only when it is ended."""
 
@@ -75,7 +109,7 @@ def watchdog(given_up: threading.Event) -> Iterator[Watchdog]:
 
 
 def outlet() -> Outlet:
-    return Outlet(0, send=lambda _: None, close=lambda: None)
+    return Outlet(0, send=lambda *_: None, close=lambda: None)
 
 
 def plain(watchdog: Watchdog, hanging: Hanging) -> Callable[[bytes], bytes]:

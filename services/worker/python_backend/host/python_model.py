@@ -16,6 +16,7 @@ from services.worker.backend import (
     BackendFailure,
     BackendReply,
     Deliver,
+    Pace,
     Rescheduled,
 )
 from services.worker.model_metrics import (
@@ -40,7 +41,7 @@ from services.worker.watchdog import HungError
 
 _INTERNAL: Final = 13  # google.rpc.Code
 _LEVELS: Final = ("info", "warning", "error", "debug")
-_CANCELLATION: Final = struct.Struct("<QI")
+_PLACE: Final = struct.Struct("<QI")
 
 _log = structlog.get_logger(__name__)
 
@@ -146,6 +147,16 @@ class DecoupledPythonModel:
         cancel_with: Callable[[Callable[[int], None]], None],
     ) -> list[BackendFailure | Rescheduled | None]:
         """Begin one batch; see DecoupledBackend."""
+        return self.execute_paced(calls, deliver, cancel_with, _never_slow)
+
+    def execute_paced(
+        self,
+        calls: Sequence[BackendCall],
+        deliver: Deliver,
+        cancel_with: Callable[[Callable[[int], None]], None],
+        pace_with: Callable[[Pace], None],
+    ) -> list[BackendFailure | Rescheduled | None]:
+        """Begin one batch; see PacedBackend."""
         child = self._conversation.child
         batch = self._batch
         self._batch += 1
@@ -154,11 +165,16 @@ class DecoupledPythonModel:
                 self._open[batch, call] = deliver
 
         def cancel(call: int) -> None:
-            child.tell(Kind.CANCEL, _CANCELLATION.pack(batch, call))
+            child.tell(Kind.CANCEL, _PLACE.pack(batch, call))
+
+        def pace(call: int, is_slow: bool) -> None:  # noqa: FBT001 - a callback
+            kind = Kind.PAUSE if is_slow else Kind.RESUME
+            child.tell(kind, _PLACE.pack(batch, call))
 
         self._has_streamed_all.clear()
         try:
             cancel_with(cancel)
+            pace_with(pace)
             answers = self._conversation.execute(batch, calls)
         except BaseException:
             self._close(batch, range(len(calls)))
@@ -210,6 +226,10 @@ class DecoupledPythonModel:
         for (_, call), deliver in lost:
             failure = BackendFailure(_INTERNAL, self._conversation.child.unhealthy)
             deliver(call, failure, True)  # noqa: FBT003 - final
+
+
+def _never_slow(_pace: Pace) -> None:
+    """Tell of no slow reader."""
 
 
 class _Conversation:

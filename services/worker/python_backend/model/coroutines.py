@@ -6,6 +6,8 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any
 
+from services.worker.python_backend.model.pacing import pace_tasks
+
 
 class Coroutines:
     """Runs coroutines in one loop with a thread of its own, begun when needed."""
@@ -18,6 +20,7 @@ class Coroutines:
         """Begin ``coroutine`` and return where its result will be."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
+            pace_tasks(self._loop)
             threading.Thread(
                 target=self._loop.run_forever, name="coroutines", daemon=True
             ).start()

@@ -23,6 +23,7 @@ from services.worker.python_backend.model.open_streams import OpenStreams
 from services.worker.python_backend.model.outbox import Again, Answer, Outbox
 from services.worker.python_backend.model.request import InferenceRequest
 from services.worker.python_backend.model.response import InferenceResponse
+from services.worker.python_backend.model.room import Room
 from services.worker.python_backend.model.sender import (
     InferenceResponseSender,
     ResponseStream,
@@ -103,6 +104,18 @@ class ModelExecution:
     def cancel(self, batch: int, index: int) -> None:
         """Note that nobody waits for the answer to a request; from any thread."""
         self._open.tell((batch, index), ResponseStream.cancel)
+
+    def pause(self, batch: int, index: int) -> None:
+        """Note that a request's reader is slow; from any thread."""
+        self._open.tell((batch, index), ResponseStream.pause)
+
+    def resume(self, batch: int, index: int) -> None:
+        """Note that a request's reader has caught up; from any thread."""
+        self._open.tell((batch, index), ResponseStream.resume)
+
+    def give_up(self) -> None:
+        """Note that nobody waits for anything: the worker is gone."""
+        self._open.tell_all(ResponseStream.cancel)
 
     def _answers(self, body: bytes) -> list[_Answer]:
         """Return an answer for each request; None for those that stream."""
@@ -284,7 +297,7 @@ class _Sending:
         self._responses: list[InferenceResponse] = []
         self._finished: queue.SimpleQueue[None] = queue.SimpleQueue()
         if execution._is_decoupled:  # noqa: SLF001 - two halves of one thing
-            self.stream = ResponseStream(self._send, self._abandoned)
+            self.stream = ResponseStream(self._send, self._abandoned, Room())
         else:
             self.stream = ResponseStream(self._keep, partial(self._finished.put, None))
 

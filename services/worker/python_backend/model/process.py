@@ -20,7 +20,12 @@ from services.worker.python_backend.model.metrics import MetricsReporter, report
 from services.worker.python_backend.model.readiness import Readiness
 from services.worker.python_backend.model.request import set_caller
 
-_CANCELLATION = struct.Struct("<QI")
+_PLACE = struct.Struct("<QI")
+_OF_REQUESTS = {
+    Kind.CANCEL: ModelExecution.cancel,
+    Kind.PAUSE: ModelExecution.pause,
+    Kind.RESUME: ModelExecution.resume,
+}
 # The answer to INITIALIZE of a model that has an is_ready.
 _TELLS_READINESS = b"\x01"
 
@@ -119,11 +124,14 @@ class ModelProcess:
                 frame = self._events.receive()
             except EOFError:
                 self._others.give_up()
+                if self._execution is not None:
+                    self._execution.give_up()
                 return
             if frame.kind == Kind.ANSWER:
                 self._others.answered(frame)
-            elif frame.kind == Kind.CANCEL and self._execution is not None:
-                self._execution.cancel(*_CANCELLATION.unpack(frame.body))
+            elif frame.kind in _OF_REQUESTS and self._execution is not None:
+                tell = _OF_REQUESTS[Kind(frame.kind)]
+                tell(self._execution, *_PLACE.unpack(frame.body))
             elif frame.kind == Kind.CHECK_READINESS and self._readiness is not None:
                 self._readiness.check()
 

@@ -4,8 +4,10 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from services.worker.python_backend.model import pacing
 from services.worker.python_backend.model.errors import TritonModelException
 from services.worker.python_backend.model.response import InferenceResponse
+from services.worker.python_backend.model.room import Room
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL: Final = 1
 
@@ -27,6 +29,7 @@ class ResponseStream:
     __slots__ = (
         "_deliver",
         "_lock",
+        "_room",
         "abandoned",
         "is_cancelled",
         "is_closed",
@@ -34,15 +37,22 @@ class ResponseStream:
         "is_taken",
     )
 
-    def __init__(self, deliver: Deliver, abandoned: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        deliver: Deliver,
+        abandoned: Callable[[], None],
+        room: Room | None = None,
+    ) -> None:
         """Prepare to answer.
 
         Args:
             deliver: Given an answer, if any, and whether it is the last.
             abandoned: See above.
+            room: Whether the reader has any; None: it always has.
         """
         self._deliver = deliver
         self._lock = threading.Lock()
+        self._room = room
         self.abandoned = abandoned
         self.is_cancelled = False
         self.is_taken = False
@@ -75,17 +85,46 @@ class ResponseStream:
                     "Unable to send response. Response sender has been closed."
                 )
             self.is_closed = bool(flags)
+            if self.is_closed and self._room is not None:
+                self._room.end()
             self._deliver(response, self.is_closed)
 
     def cancel(self) -> None:
         """Note that nobody waits for the answers any longer."""
         self.is_cancelled = True
+        if self._room is not None:
+            self._room.end()
+
+    def pause(self) -> None:
+        """Note that the reader is slower than the answers come."""
+        if self._room is not None:
+            self._room.take_away()
+
+    def resume(self) -> None:
+        """Note that the reader has caught up."""
+        if self._room is not None:
+            self._room.give()
+
+    def wait_for_room(self) -> None:
+        """Return when the reader has room for another answer.
+
+        In an event loop at once: the task that runs waits at its next ``await``.
+        """
+        room = self._room
+        if room is None:
+            return
+        if pacing.is_in_loop():
+            pacing.owe(room)
+        else:
+            room.wait()
 
     def close(self) -> bool:
         """Let nothing more be sent; return whether it was still open."""
         with self._lock:
             was_open, self.is_closed = not self.is_closed, True
-            return was_open
+        if self._room is not None:
+            self._room.end()
+        return was_open
 
 
 class InferenceResponseSender:
@@ -110,10 +149,15 @@ class InferenceResponseSender:
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         """Send an answer, or only say that there will be no more.
 
+        While the client reads more slowly than it is answered this waits, unless it
+        is the last answer or the client has left.
+
         Raises:
             TritonModelException: the final flag was sent before, or the call says
                 nothing.
         """
+        if not flags:
+            self._stream.wait_for_room()
         self._stream.send(response, flags)
 
     def is_cancelled(self) -> bool:

@@ -8,8 +8,9 @@ import signal
 import tempfile
 import threading
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from services.worker.backend import (
     BackendReply,
     InstancePlace,
     ModelSource,
+    Pace,
     Rescheduled,
 )
 from services.worker.backends.python import PythonRuntime, initialize_order
@@ -529,6 +531,111 @@ def test_a_decoupled_model_learns_inside_execute_that_nobody_waits(
         assert isinstance(model, DecoupledPythonModel)
         model.execute_decoupled([call(1), call(2)], answers.deliver, cancel_early)
         assert [answers.next() for _ in range(2)] == [(0, None, True), (1, None, True)]
+
+
+# The last request opens the way for the others when it is cancelled.
+PACED = """
+import asyncio, threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def answers(request):
+    for value in request.inputs()[0].as_numpy():
+        yield pb_utils.InferenceResponse([
+            pb_utils.Tensor("OUT", np.array([value], np.int32))])
+
+class TritonPythonModel:
+    {execute}
+"""
+IN_THREADS = """
+    def execute(self, requests):
+        *requests, gate = requests
+        while not gate.is_cancelled(): threading.Event().wait(0.001)
+        gate.get_response_sender().send(flags=1)
+        for request in requests:
+            threading.Thread(target=self.answer, args=(request,)).start()
+
+    def answer(self, request):
+        sender = request.get_response_sender()
+        for answer in answers(request):
+            sender.send(answer)
+        sender.send(flags=1)
+"""
+IN_COROUTINES = """
+    async def execute(self, requests):
+        *requests, gate = requests
+        while not gate.is_cancelled(): await asyncio.sleep(0.001)
+        gate.get_response_sender().send(flags=1)
+        await asyncio.gather(*map(self.answer, requests))
+
+    async def answer(self, request):
+        sender = request.get_response_sender()
+        for answer in answers(request):
+            sender.send(answer)
+            await asyncio.sleep(0)
+        sender.send(flags=1)
+"""
+LAST = """
+    def execute(self, requests):
+        *requests, gate = requests
+        while not gate.is_cancelled(): threading.Event().wait(0.001)
+        gate.get_response_sender().send(flags=1)
+        for request in requests:
+            (answer,) = answers(request)
+            request.get_response_sender().send(answer, 1)
+"""
+
+
+@contextmanager
+def slowly_read(
+    folder: Path, execute: str, *values: int
+) -> Iterator[tuple[Answers, Pace]]:
+    """Have a request answered whose reader is slow, and then one that answers 8, 9."""
+    answers, paces = Answers(), list[Pace]()
+    calls = [call(*values), call(8, 9), call()] if values else [call(1), call()]
+    gate = len(calls) - 1
+
+    def pace_with(pace: Pace) -> None:
+        paces.append(pace)
+        pace(0, True)  # noqa: FBT003 - a callback
+        answers.cancel(gate)
+
+    code = PACED.format(execute=execute)
+    with loaded(source(folder, code, decoupled=True)) as model:
+        assert isinstance(model, DecoupledPythonModel)
+        model.execute_paced(calls, answers.deliver, answers.cancel_with, pace_with)
+        assert answers.next() == (gate, None, True)
+        yield answers, paces[0]
+
+
+@pytest.mark.parametrize("end", ["the reader has caught up", "the client has left"])
+def test_a_sender_waits_while_its_reader_is_slow(tmp_path: Path, end: str) -> None:
+    with slowly_read(tmp_path, IN_THREADS, 1, 2) as (answers, pace):
+        said = [answers.next() for _ in range(3)]
+        assert said == [(1, [8], False), (1, [9], False), (1, None, True)]
+        if end == "the reader has caught up":
+            pace(0, False)  # noqa: FBT003 - a callback
+        else:
+            answers.cancel(0)
+        said = [answers.next() for _ in range(3)]
+        assert said == [(0, [1], False), (0, [2], False), (0, None, True)]
+
+
+def test_a_coroutine_waits_at_its_next_await_and_holds_up_no_other(
+    tmp_path: Path,
+) -> None:
+    with slowly_read(tmp_path, IN_COROUTINES, 1, 2) as (answers, pace):
+        said = [answers.next() for _ in range(4)]
+        assert [one for one in said if one[0] == 0] == [(0, [1], False)]
+        others = [(1, [8], False), (1, [9], False), (1, None, True)]
+        assert [one for one in said if one[0] == 1] == others
+        pace(0, False)  # noqa: FBT003 - a callback
+        assert [answers.next() for _ in range(2)] == [(0, [2], False), (0, None, True)]
+
+
+def test_the_last_response_waits_for_no_reader(tmp_path: Path) -> None:
+    with slowly_read(tmp_path, LAST) as (answers, _):
+        assert answers.next() == (0, [1], True)
 
 
 def test_what_a_decoupled_model_leaves_open_when_it_dies_fails(tmp_path: Path) -> None:
