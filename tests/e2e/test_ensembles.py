@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 import urllib.request
 import uuid
@@ -29,7 +30,8 @@ from tests.support.stack import Stack, running_stack
 pytestmark = pytest.mark.timeout(240)
 
 CLIENTS = 128
-LOAD_SECONDS = 15.0
+# Longer by hand; see docs/ensembles.md.
+LOAD_SECONDS = float(os.environ.get("NEREID_LOAD_SECONDS", "10"))
 
 
 @pytest.fixture(scope="module")
