@@ -139,11 +139,13 @@ def test_overload_is_refused_quickly_kept_out_of_memory_and_soon_forgotten(
         later = offer(client, RATE_PER_S / 10, 1)
     assert warm.errors == outcome.errors == later.errors == []
     # The model is kept busy, and the rest is refused.
-    assert len(outcome.answered) > RATE_PER_S * DURATION_S / 4
+    assert len(outcome.answered) > RATE_PER_S * DURATION_S / 8
     assert len(outcome.refused) > len(outcome.answered)
-    assert statistics.median(outcome.refused) < statistics.median(outcome.answered) / 4
+    # What the machine and this client take is in both times; the wait in the queue
+    # only in that of the answered, and nobody waits longer than the queue is long.
+    waited = statistics.median(outcome.answered) - statistics.median(outcome.refused)
+    assert waited > QUEUE_SIZE / RATE_PER_S / 2
+    assert waited < 3 * QUEUE_SIZE * DURATION_S / len(outcome.answered)
     assert after - before < MOST_GROWTH_KIB
-    # Nobody waits longer than the queue is long, on a machine that is not idle.
-    assert statistics.median(outcome.answered) < 3 * QUEUE_SIZE / RATE_PER_S
     assert later.refused == []
-    assert statistics.median(later.answered) < 2 * usual + 0.01
+    assert statistics.median(later.answered) < usual + QUEUE_SIZE / RATE_PER_S / 2
