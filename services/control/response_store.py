@@ -68,15 +68,18 @@ class ResponsesAwayError(Exception):
 class ResponseStore:
     """Responses by key; a slow Redis is as good as none."""
 
-    def __init__(self, url: str, cache: RedisCache) -> None:
+    def __init__(
+        self, url: str, cache: RedisCache, *, timeout_s: float = _TIMEOUT_S
+    ) -> None:
         """Dial when first needed.
 
         Args:
             url: Of control's own Redis, unless ``cache`` names another.
             cache: How much is kept, and where.
+            timeout_s: How long an answer is waited for.
         """
         self._cache = cache
-        self._client = _client(url, cache.connection)
+        self._client = _client(url, cache.connection, timeout_s)
         self._find = self._client.register_script(_FIND)
         self._insert = self._client.register_script(_INSERT)
 
@@ -124,13 +127,15 @@ class ResponseStore:
         await self._client.aclose()
 
 
-def _client(url: str, connection: dict[str, str]) -> "redis.asyncio.Redis":
+def _client(
+    url: str, connection: dict[str, str], timeout_s: float
+) -> "redis.asyncio.Redis":
     if not connection:
         return redis.asyncio.Redis.from_url(
             url,
             retry=_no_retry(),
-            socket_timeout=_TIMEOUT_S,
-            socket_connect_timeout=_TIMEOUT_S,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
         )
     return redis.asyncio.Redis(
         host=connection["host"],
@@ -144,8 +149,8 @@ def _client(url: str, connection: dict[str, str]) -> "redis.asyncio.Redis":
         ssl_ca_certs=connection.get("cacert"),
         ssl_ca_path=connection.get("cacert_dir"),
         retry=_no_retry(),
-        socket_timeout=_TIMEOUT_S,
-        socket_connect_timeout=_TIMEOUT_S,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
     )
 
 

@@ -60,7 +60,7 @@ class Puppet:
 
     async def told(self, kind: str) -> Any:  # noqa: ANN401 - one of several messages
         """Return the next command of this kind; others before it are dropped."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while True:
                 message = await self._call.read()
                 assert isinstance(message, Message), f"hung up before any {kind}"

@@ -111,7 +111,7 @@ async def test_files_make_a_model_that_no_repository_has(tmp_path: Path) -> None
         await control.catalog.unload("new")
         assert left_behind(tmp_path)  # the worker drains
         await worker.unloads()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while left_behind(tmp_path):
                 await control.index()
         tidying.cancel()
@@ -278,7 +278,7 @@ async def test_ensembles_in_a_circle_are_refused_from_both_ends(
     write_model(tmp_path, "f", config=ENSEMBLE.replace("MEMBER", "e"))
     async with running(explicit(tmp_path)) as control:
         await control.worker()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             answers = await asyncio.gather(
                 ask(control, "e"), ask(control, "f"), return_exceptions=True
             )

@@ -130,7 +130,7 @@ class RunningRouter:
             done.set()
 
         self.reactor.call_soon_threadsafe(run)
-        assert done.wait(5)
+        assert done.wait(30)
 
     def eventually(self, is_true: Callable[[], bool]) -> bool:
         """Look on the router's thread until something is true, for five seconds."""

@@ -68,14 +68,14 @@ class Running:
 
     def end_service(self) -> None:
         self.puppet.tables.put(None)
-        self._server.stop(0).wait(5)
+        self._server.stop(0).wait(30)
 
     def close(self) -> None:
         self.puppet.tables.put(None)
         self.reactor.call_soon_threadsafe(self.client.stop)
         self.reactor.call_soon_threadsafe(self.reactor.stop)
-        self._thread.join(5)
-        self._server.stop(0).wait(5)
+        self._thread.join(30)
+        self._server.stop(0).wait(30)
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def test_a_batch_on_its_way_to_a_worker_that_leaves_in_order_runs_elsewhere(
     config = add_sub(parameters={"nereid_idempotent": "false"})
     applied = router.apply(RouteTable.of([route(config, generation=2)]))
     leaving = router.worker(generation=2)
-    assert applied.wait(5)
+    assert applied.wait(30)
     future = router.infer(add_sub_request(id="once"))
     assert [r.id for r in leaving.next_batch()] == ["once"]
     leaving.leave()
@@ -144,7 +144,7 @@ def test_a_removed_model_answers_who_was_admitted_before_it_is_let_go(
     assert not applied.is_set()
     worker.answer(*batch)
     assert admitted.result(timeout=5).id == "old"
-    assert applied.wait(5)
+    assert applied.wait(30)
 
 
 def test_a_table_is_in_force_once_what_is_new_can_be_called(
@@ -155,7 +155,7 @@ def test_a_table_is_in_force_once_what_is_new_can_be_called(
     applied = router.apply(RouteTable.of(routes))
     assert not applied.is_set()
     router.worker(2)
-    assert applied.wait(5)
+    assert applied.wait(30)
 
 
 def test_a_later_table_is_not_acknowledged_before_an_earlier_one(
@@ -170,8 +170,8 @@ def test_a_later_table_is_not_acknowledged_before_an_earlier_one(
     assert not second.is_set()
     worker.answer(*held)
     assert admitted.result(timeout=5).id == "old"
-    assert first.wait(5)
-    assert second.wait(5)
+    assert first.wait(30)
+    assert second.wait(30)
 
 
 @pytest.mark.parametrize("leaves", [ClientStream.finish, ClientStream.cancel])

@@ -285,7 +285,7 @@ def test_a_request_that_has_begun_ends_on_the_versions_it_began_with(
     assert not applied.is_set()
     add(old)
     assert result_of(future) == 4
-    assert applied.wait(5)
+    assert applied.wait(30)
     add(first)
     add(new)
     assert result_of(late) == 6
@@ -302,7 +302,7 @@ def test_a_removed_ensemble_and_its_members_answer_who_was_admitted(
     first.answers.put(sums(held))
     add(second)
     assert result_of(future) == 4
-    assert applied.wait(5)
+    assert applied.wait(30)
 
 
 def test_an_ensemble_is_ready_when_all_its_models_have_instances(
@@ -402,7 +402,7 @@ def test_a_client_that_left_is_not_waited_for(chain: Chain) -> None:
     assert failure_of(late)[0] is grpc.StatusCode.DEADLINE_EXCEEDED
     first.answers.put(sums(held))
     applied = router.apply(RouteTable.of([], names=["ens"]))
-    assert applied.wait(5)
+    assert applied.wait(30)
 
 
 def test_an_ensemble_whose_model_is_not_routed_refuses(router: RunningRouter) -> None:

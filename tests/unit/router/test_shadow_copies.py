@@ -18,7 +18,7 @@ from tests.unit.router.routes import add_sub, add_sub_request, route
 from tests.unit.router.running import PuppetWorker, RunningRouter, running_router
 from tests.unit.router.stage import PuppetRequest, staged
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 PLAIN = DynamicBatching()
 
 

@@ -1,6 +1,7 @@
 """What the stack claims on the machine before it starts anything."""
 
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,15 +73,17 @@ def test_the_run_folder_is_private_and_goes_with_the_stack() -> None:
 
 
 def test_a_run_folder_is_swept_up_once_its_stack_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    abandoned = tmp_path / "nereid-killed"
-    abandoned.mkdir()
-    (abandoned / "lock").touch()
-    with directories.run_directory() as alive, directories.run_directory():
-        assert alive.exists()
-        assert not abandoned.exists()
+    # tmp_path may be too long for sockets.
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setattr("tempfile.tempdir", short)
+        abandoned = Path(short) / "nereid-killed"
+        abandoned.mkdir()
+        (abandoned / "lock").touch()
+        with directories.run_directory() as alive, directories.run_directory():
+            assert alive.exists()
+            assert not abandoned.exists()
 
 
 def test_a_long_temporary_folder_is_not_used_for_sockets(
