@@ -52,6 +52,16 @@ def test_no_service_has_a_right_that_it_does_not_need(name: str) -> None:
     assert not {"privileged", "cap_add", "ulimits", "init"} & set(service)
 
 
+def test_only_workers_run_what_they_unpacked() -> None:
+    options = {
+        name: [mount.split(":")[1:] for mount in service["tmpfs"]]
+        for name, service in SERVICES.items()
+    }
+    assert options == {
+        name: [["exec"]] if name.startswith("worker") else [[]] for name in SERVICES
+    }
+
+
 @pytest.mark.parametrize("name", BUILT)
 def test_every_image_of_ours_ends_as_an_ordinary_user(name: str) -> None:
     stage = stages()[BUILT[name]["build"]["target"]]
