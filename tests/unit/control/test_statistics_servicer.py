@@ -132,6 +132,18 @@ async def test_the_page_shows_the_same_counts_and_who_waits(control: Control) ->
     assert any(line.startswith("nv_model_load_duration_secs{") for line in lines)
 
 
+async def test_histograms_add_up_over_routers(control: Control) -> None:
+    routers = [await control.router(name) for name in ("r1", "r2")]
+    reading = asyncio.create_task(metrics(control))
+    for router in routers:
+        await reported(router, 1)
+    lines = await reading
+    family = 'nereid_batch_size_bucket{model="a",version="10",le='
+    assert f'{family}"2"}} 0' in lines
+    assert f'{family}"4"}} 2' in lines
+    assert 'nereid_batch_size_sum{model="a",version="10"} 6' in lines
+
+
 async def test_statistics_that_are_switched_off_are_not_to_be_had(
     control: Control,
 ) -> None:
