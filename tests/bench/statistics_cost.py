@@ -90,8 +90,10 @@ def main() -> int:
             }
             for concurrency in options.concurrency:
                 found: dict[str, list[float]] = {flag: [] for flag in kinds}
-                for _ in range(options.rounds):
-                    for flag, server in kinds.items():
+                for round_number in range(options.rounds):
+                    # Who goes first goes second next time.
+                    turns = list(kinds.items())[:: -1 if round_number % 2 else 1]
+                    for flag, server in turns:
                         found[flag].append(router_us(analyzer, server, concurrency))
                 on, off = (statistics.median(found[flag]) for flag in kinds)
                 pairs = zip(found["true"], found["false"], strict=True)
