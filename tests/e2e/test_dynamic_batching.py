@@ -3,7 +3,9 @@
 Each model waits until HOLD requests are queued before its first execution.
 """
 
+import http.client
 import itertools
+import json
 import queue
 import time
 import urllib.request
@@ -16,6 +18,7 @@ import pytest
 import tritonclient.grpc as triton
 from onnx import TensorProto, helper
 
+from tests.support.eventually import eventually
 from tests.support.stack import Stack, started_stack
 
 pytestmark = pytest.mark.timeout(120)
@@ -58,7 +61,12 @@ output [ { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] },
          { name: "ABOUT" data_type: TYPE_INT32 dims: [ 2 ] } ]
 instance_group [ { kind: KIND_CPU count: 1 } ]
 """
+DOORS = ("grpc", "envoy", "rest")
 MODELS = {
+    **{
+        f"left_{how}": "max_batch_size: 8 dynamic_batching { }"
+        for how in (*DOORS, "late")
+    },
     "held": "max_batch_size: 8 dynamic_batching { }",
     "ranked": """
 max_batch_size: 1
@@ -167,7 +175,7 @@ class Caller:
     def until_waiting(self, count: int) -> None:
         """Return once so many requests wait in the model's queue."""
         name = f'nv_inference_pending_request_count{{model="{self._model}"'
-        wait_for(lambda: pending(self._stack, name) == count)
+        eventually(lambda: shown(self._stack, name) == count)
 
     @property
     def executions(self) -> int:
@@ -175,17 +183,33 @@ class Caller:
         return int(found.execution_count)
 
 
-def pending(stack: Stack, name: str) -> int:
+def shown(stack: Stack, name: str, label: str = "") -> int:
+    """Return the sum of the metrics whose name and labels begin so and have that."""
     with urllib.request.urlopen(f"http://127.0.0.1:{stack.metrics}/metrics") as page:
         lines = page.read().decode().splitlines()
-    found = [line.rpartition(" ")[2] for line in lines if line.startswith(name)]
+    found = [
+        line.rpartition(" ")[2]
+        for line in lines
+        if line.startswith(name) and label in line
+    ]
     return sum(int(float(value)) for value in found)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
+def enter(stack: Stack, door: str, model: str) -> Callable[[], object]:
+    """Send a request by a door without waiting; return what makes its client leave."""
+    if door == "rest":
+        connection = http.client.HTTPConnection("127.0.0.1", stack.http, timeout=30)
+        tensor = {"name": "X", "datatype": "INT32", "shape": [1, 1], "data": [7]}
+        body = json.dumps({"inputs": [tensor]})
+        connection.request("POST", f"/v2/models/{model}/infer", body)
+        return connection.close
+    port = stack.grpc if door == "grpc" else stack.http
+    client = triton.InferenceServerClient(f"127.0.0.1:{port}")
+    seven = triton.InferInput("X", [1, 1], "INT32")
+    seven.set_data_from_numpy(np.array([[7]], np.int32))
+    call = client.async_infer(model, [seven], lambda **_: None)
+    leave: Callable[[], object] = call.cancel
+    return leave
 
 
 def test_held_requests_share_a_batch_and_each_gets_exactly_its_own(
@@ -253,6 +277,46 @@ def test_a_timeout_is_told_when_it_ends_and_may_only_be_shortened(
         assert took_s >= least_s
     assert found[short][2] < TIMEOUT_S
     assert found[long][2] < 5 * TIMEOUT_S
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_who_leaves_while_queued_is_not_executed_and_leaves_the_others_alone(
+    stack: Stack, door: str
+) -> None:
+    model = f"left_{door}"
+    with Caller(stack, model) as caller:
+        caller.send()
+        caller.send()
+        caller.until_waiting(2)
+        leave = enter(stack, door, model)
+        caller.until_waiting(3)
+        leave()
+        caller.until_waiting(2)
+        while_it_waits = [caller.send() for _ in range(HOLD - 2)]
+        found = caller.answers(HOLD)
+        assert caller.executions == 1
+    assert set(while_it_waits) < set(found)
+    for number, (result, error, _) in found.items():
+        assert error is None, str(error)
+        assert result.as_numpy("Y").tolist() == [[2 * number]]
+        assert result.as_numpy("ABOUT")[0, 0] == HOLD
+    failed = f'nv_inference_request_failure{{model="{model}"'
+    eventually(lambda: shown(stack, failed, "CANCELED") == shown(stack, failed) == 1)
+
+
+def test_whose_deadline_passes_while_queued_is_not_executed(stack: Stack) -> None:
+    with Caller(stack, "left_late") as caller:
+        caller.send()
+        late = caller.send(client_timeout=0.5)
+        ((_, error, _),) = caller.answers(1).values()
+        assert "DEADLINE_EXCEEDED" in str(error) or "Deadline Exceeded" in str(error)
+        caller.until_waiting(1)
+        for _ in range(HOLD - 1):
+            caller.send()
+        found = caller.answers(HOLD)
+        assert caller.executions == 1
+    assert late not in found
+    assert all(found[n][0].as_numpy("ABOUT")[0, 0] == HOLD for n in found)
 
 
 def test_a_queue_takes_exactly_as_many_as_it_may(stack: Stack) -> None:
