@@ -74,8 +74,10 @@ class Admission:
             ServingError: the request may not run; the message says why.
         """
         verdict = self._learned.find(body)
-        if verdict is not None:
-            return verdict, body
+        return (verdict, body) if verdict is not None else self.admit_anew(body)
+
+    def admit_anew(self, body: bytes) -> tuple[Verdict, bytes]:
+        """Do as ``admit`` does with a body that is not recognised."""
         verdict, normal = admit_in_full(body, self.table, self._registry)
         if normal is body:
             self._learned.learn(body, verdict)

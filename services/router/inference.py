@@ -27,7 +27,6 @@ from services.core.errors import (
     UnsupportedError,
 )
 from services.router.admission import Admission
-from services.router.cached_taker import CachedTaker
 from services.router.dispatcher import Dispatcher
 from services.router.ensemble_scheduler import (
     EnsembleScheduler,
@@ -35,7 +34,6 @@ from services.router.ensemble_scheduler import (
 )
 from services.router.first_instances import FirstInstances
 from services.router.in_turn import InTurn
-from services.router.learned_headers import Verdict
 from services.router.limited_scheduler import LimitedScheduler, is_limited
 from services.router.on_demand import OnDemand
 from services.router.pending_request import PendingRequest, Taker, refuse
@@ -49,11 +47,10 @@ from services.router.sequence_scheduler import SequenceScheduler
 from services.router.shadows import Shadows
 from services.router.shared_memory_registry import SharedMemoryRegistry
 from services.router.shared_responses import SharedResponses
-from services.router.shared_taker import SharedTaker
 from services.router.state_checkpoints import StateCheckpoints
 from services.router.statistics_ledger import StatisticsLedger
 from services.router.streamed_replies import takes_many
-from services.router.traced_takers import TracedTaker
+from services.router.takers import Takers
 from services.router.tracer import Tracer
 from services.router.traffic_splits import TrafficSplits
 
@@ -98,11 +95,9 @@ class Inference:
         "_reactor",
         "_retired",
         "_schedulers",
-        "_shadows",
         "_shared_memory",
         "_splits",
         "_takers",
-        "_tracer",
         "_uploading",
         "cache",
         "checkpoints",
@@ -146,12 +141,10 @@ class Inference:
         self._admission = Admission(registry=self._shared_memory)
         self._splits = TrafficSplits(random.random)
         self.on_demand = OnDemand(reactor, limits or QueueLimits())
-        self._shadows = Shadows(self._admission, reactor, pool)
+        shadows = Shadows(self._admission, reactor, pool)
+        self._takers = Takers(cache, self.on_demand.uses, shadows)
         # Never changed but replaced: readiness is asked for by other threads.
         self._schedulers: Mapping[int, RouteScheduler] = {}
-        # Who stands before each: it itself, unless it is traced or has a cache.
-        self._takers: Mapping[int, Taker] = {}
-        self._tracer: Tracer | None = None
         self._retired: set[RouteScheduler] = set()
         self._applying = InTurn()
         self._first_instances = FirstInstances(self._is_missing)
@@ -216,16 +209,16 @@ class Inference:
         if self.stopping and request not in self._uploading:
             refuse(request, StoppingError(_STOPPING_TEXT))
             return
-        takers = self._takers
+        takers = self._takers.of
         try:
             if self._splits.are_any:
                 headers = functools.partial(metadata_values, request.metadata)
                 body, is_shadowed = self._splits.direct(body, headers)
                 if is_shadowed:
-                    takers = self._shadows.takers
+                    takers = self._takers.of_copied
             verdict = self._admission.recognise(body)
             if verdict is None:
-                verdict, body = self._admission.admit(body)
+                verdict, body = self._admission.admit_anew(body)
         except ServingError as error:
             go_on = functools.partial(self.submit, request, body)
             if not self.on_demand.keep_body(self.table, request, body, go_on):
@@ -245,7 +238,9 @@ class Inference:
             self._shared_memory.hold(verdict.regions, request)
         request.scheduler = scheduler = takers[verdict.route.generation]
         if verdict.is_special:
-            request.scheduler = scheduler = self._prepared(verdict, scheduler, request)
+            request.scheduler = scheduler = self._takers.prepared(
+                verdict, scheduler, request
+            )
         scheduler.enqueue(request)
 
     def apply(self, table: RouteTable, applied: Callable[[], None]) -> None:
@@ -276,69 +271,18 @@ class Inference:
 
     def trace_by(self, tracer: Tracer) -> None:
         """Have ``tracer`` choose and watch requests; call again when it changed."""
-        if self._tracer is None:
+        if self._takers.tracer is None:
             if not tracer.is_on:
                 return
             self.dispatcher.watch(tracer.executed)
-        self._tracer = tracer
+        self._takers.tracer = tracer
         self._look_for_takers()
 
     def _look_for_takers(self) -> None:
+        self._takers.apply(self.table, self._schedulers)
         for scheduler in self._schedulers.values():
             if isinstance(scheduler, EnsembleScheduler):
-                scheduler.bind(self._scheduler_for, self._step_taker_of)
-        self._takers = {
-            generation: self._traced(scheduler, self._taker_of(scheduler))
-            for generation, scheduler in self._schedulers.items()
-        }
-        self._shadows.takers = {
-            **self._takers,
-            **{
-                scheduler.route.generation: self._traced(scheduler, taker)
-                for scheduler, taker in self._shadows.before(
-                    self.table, self._schedulers, self._taker_of
-                )
-            },
-        }
-
-    def _traced(self, scheduler: RouteScheduler, taker: Taker) -> Taker:
-        return self._tracer.taker_for(scheduler, taker) if self._tracer else taker
-
-    def _prepared(
-        self, verdict: Verdict, taker: Taker, request: PendingRequest
-    ) -> Taker:
-        """Return what takes a request of which more is wanted than its answer."""
-        if verdict.asked_by:
-            taker = self._nested(verdict, taker)
-        if verdict.wants_timing:
-            taker.time(request)
-        return taker
-
-    def _nested(self, verdict: Verdict, taker: Taker) -> Taker:
-        """Return what takes a request that a model sent for the sake of another."""
-        plain = taker.taker if isinstance(taker, TracedTaker) else taker
-        scheduler = self._schedulers.get(verdict.route.generation)
-        if self._tracer is None or scheduler is None:
-            return plain
-        return self._tracer.nested_taker(verdict.asked_by, scheduler, plain)
-
-    def _step_taker_of(self, scheduler: RouteScheduler) -> Taker:
-        """Return what takes the steps of ensembles for ``scheduler``."""
-        taker = self._taker_of(scheduler)
-        return self._tracer.step_taker(scheduler, taker) if self._tracer else taker
-
-    def _taker_of(self, scheduler: RouteScheduler) -> Taker:
-        """Return what takes the requests for ``scheduler``, traced or not."""
-        route, cache = scheduler.route, self.cache
-        taker: Taker = scheduler
-        if cache is not None and route.config.response_cache_enabled:
-            if isinstance(cache, ResponseCache):
-                taker = CachedTaker(scheduler, cache)
-            else:
-                taker = SharedTaker(scheduler, cache)
-        if route.model in self.table.loadable:
-            taker = self.on_demand.uses.watch(scheduler, taker)
-        return taker
+                scheduler.bind(self._scheduler_for, self._takers.of_step)
 
     def _is_missing(self, generation: int) -> bool:
         scheduler = self._schedulers.get(generation)
@@ -446,12 +390,11 @@ class Inference:
             counted = self.statistics.of_route(route)
             ensemble = EnsembleScheduler(route, self._admission, counted)
             self._schedulers = {**self._schedulers, route.generation: ensemble}
-            _log.info("route added", model=route.model, version=route.version)
-            return
-        scheduler = self._scheduler_with_instances(route)
-        scheduler.statistics = self.statistics.of_route(route)
-        self._schedulers = {**self._schedulers, route.generation: scheduler}
-        self.dispatcher.register(scheduler)
+        else:
+            scheduler = self._scheduler_with_instances(route)
+            scheduler.statistics = self.statistics.of_route(route)
+            self._schedulers = {**self._schedulers, route.generation: scheduler}
+            self.dispatcher.register(scheduler)
         _log.info("route added", model=route.model, version=route.version)
 
     def _scheduler_with_instances(self, route: Route) -> InstanceScheduler:

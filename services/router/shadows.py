@@ -15,11 +15,7 @@ from services.router.traffic_splits import shadow_of
 
 
 class Shadows:
-    """The shadow versions of a route table.
-
-    Attributes:
-        takers: Who takes the requests that are copied, by generation.
-    """
+    """The shadow versions of a route table."""
 
     def __init__(
         self, admission: Admission, reactor: Reactor, pool: Executor | None
@@ -31,7 +27,6 @@ class Shadows:
             reactor: Whose thread this is.
             pool: Compares large answers; None: they are compared at once.
         """
-        self.takers: Mapping[int, Taker] = {}
         self._admission = admission
         self._reactor = reactor
         self._pool = pool

@@ -152,7 +152,7 @@ def test_without_an_instance_of_the_shadow_copies_are_dropped(
 
 
 def test_a_slow_shadow_gets_no_more_than_may_wait(router: RunningRouter) -> None:
-    allowance = router.inference._shadows._allowance
+    allowance = router.inference._takers._shadows._allowance
     allowance.most_copies = 2
     primary, shadow = workers(router)
     for _ in range(5):
