@@ -25,7 +25,8 @@ from services.worker.backend import (
 )
 from services.worker.backoff import Backoff
 from services.worker.device import Device
-from services.worker.loader import Loader, LoadOrder, describe
+from services.worker.load_error import describe
+from services.worker.loader import Loader, LoadOrder
 from services.worker.memory import MemoryUse
 from services.worker.model_metrics import Shown
 

@@ -11,61 +11,29 @@ from typing import Final, Protocol, TypeAlias
 import structlog
 
 from services.core.clock import Clock
-from services.core.errors import (
-    BackendError,
-    InvalidRequestError,
-    ModelNotFoundError,
-    ServingError,
-    UnsupportedError,
-)
-from services.core.model_config import ModelConfig
 from services.worker.backend import (
-    AbandonableBackend,
-    AnyBackend,
     CompletedConfig,
-    DecoupledBackend,
     Forgetting,
     FoundModel,
     InstancePlace,
     ModelSource,
-    RequestBackend,
     Runtime,
     SelfTelling,
 )
-from services.worker.backend_check import require_backends
-from services.worker.execution import Execution
-from services.worker.gather import Allocate
-from services.worker.host_memory import input_memory
 from services.worker.instance import Instance
-from services.worker.labels import read_labels
+from services.worker.load_error import describe
 from services.worker.memory import MemoryUse, measure
 from services.worker.model_metrics import ModelMetrics
-from services.worker.padded_backend import PaddedBackend, with_padding
 from services.worker.peers import Peers
-from services.worker.ragged_backend import with_ragged_batches
 from services.worker.readiness import ReadinessChecks
-from services.worker.request_execution import RequestExecution
 from services.worker.router_stream import Stream
-from services.worker.runs import AnyRun, Run, StatefulRun, StreamedRun
-from services.worker.seats import Seat, SeatKey, Seats, exclusive, seat_key
-from services.worker.sequence_states import SequenceStates
-from services.worker.signature import Signature
-from services.worker.stateful_backend import StatefulBackend, with_states
-from services.worker.stateful_requests import StatefulRequestBackend
-from services.worker.streamed_execution import StreamedExecution
+from services.worker.seating import Seating, let_go
+from services.worker.seats import Seat, Seats, seat_key
 from services.worker.turns import InstanceTurns, Turns, close_all
-from services.worker.warmup import warm_up
 from services.worker.watchdog import Watchdog
 
 # Unloading is mostly waiting for models that finalize.
 _UNLOADING_THREADS: Final = 16
-
-# What precedes a message in the repository index, by the kind of error.
-_KINDS: Final = (
-    (InvalidRequestError, "Invalid argument"),
-    (ModelNotFoundError, "Not found"),
-    (UnsupportedError, "Unsupported"),
-)
 
 _log = structlog.get_logger(__name__)
 
@@ -159,11 +127,10 @@ class Loader:
         """
         self._find_runtime = find_runtime
         self._dial = dial
-        self._clock = clock
         self._reports = reports
         self._peers = Peers()
         self._metrics = metrics or ModelMetrics()
-        self._watchdog = watchdog
+        self._seating = Seating(find_runtime, clock, watchdog)
         self._seats = Seats()
         self._readiness = ReadinessChecks()
         self._turns = turns
@@ -310,10 +277,10 @@ class Loader:
             if seat is None
         ]
         try:
-            fresh = self._make_seats(source, missing)
+            fresh = self._seating.make(source, missing)
         except Exception:
             for backend in self._seats.release(seat for seat in found if seat):
-                _unload(backend)
+                let_go(backend)
             raise
         self._seats.offer(fresh)
         rest = iter(fresh)
@@ -329,66 +296,6 @@ class Loader:
         memory = measure(source.device).since(before)
         return _Loaded(seats=seats, instances=instances, memory=memory)
 
-    def _make_seats(
-        self,
-        source: ModelSource,
-        missing: Sequence[tuple[InstancePlace, SeatKey | None]],
-    ) -> tuple[Seat, ...]:
-        """Load the instances that nobody has yet, and warm them up."""
-        if not missing:
-            return ()
-        places = [place for place, _ in missing]
-        labels = read_labels(source)
-        backends = tuple(self._find_runtime(source).load(source, places))
-        try:
-            require_backends(source.config.name, backends, len(places))
-            signature = Signature.from_config(source.config, source.version, labels)
-            fronts = [_front(source, signature, each) for each in backends]
-            tells_states = source.config.checkpoints_states
-            bare = [
-                _run(
-                    signature,
-                    each,
-                    self._clock,
-                    input_memory(source, place),
-                    tells_states=tells_states,
-                )
-                for each, place in zip(fronts, places, strict=True)
-            ]
-            names = [place.name for place in places]
-            warm_up(source, list(zip(names, bare, strict=True)))
-            runs = [
-                exclusive(self._watched(source.config, name, backend, run))
-                for name, backend, run in zip(names, backends, bare, strict=True)
-            ]
-        except Exception:
-            for backend in backends:
-                _unload(backend)
-            raise
-        for front in fronts:
-            if isinstance(front, PaddedBackend):
-                front.show(source)
-        return tuple(
-            Seat(backend=front, run=run, key=key)
-            for (_, key), front, run in zip(missing, fronts, runs, strict=True)
-        )
-
-    def _watched(
-        self,
-        config: ModelConfig,
-        name: str,
-        backend: AnyBackend,
-        run: AnyRun,
-    ) -> AnyRun:
-        """Return ``run``, watched if the model says how long it may take."""
-        bound_ns = config.execution_timeout_ns
-        if not bound_ns or self._watchdog is None:
-            return run
-        end = None
-        if isinstance(backend, AbandonableBackend):
-            end = backend.abandon
-        return self._watchdog.watch(run, name, bound_ns, end)
-
     def _unload(self, generation: int) -> None:
         with self._lock:
             model = self._models.pop(generation, None)
@@ -396,7 +303,7 @@ class Loader:
             for instance in model.instances:
                 instance.stop()
             for backend in self._seats.release(model.seats):
-                _unload(backend)
+                let_go(backend)
             del model
             gc.collect()
         self._reports.unloaded(generation)
@@ -408,68 +315,3 @@ class Loader:
             self._reports.inspection_failed(inspection, describe(error))
             return
         self._reports.inspected(inspection, found)
-
-
-def _front(
-    source: ModelSource, signature: Signature, backend: AnyBackend
-) -> AnyBackend:
-    """Return ``backend`` behind what its configuration declares of its batches."""
-    config = source.config
-    padded = with_padding(with_states(backend, source), config, signature)
-    return with_ragged_batches(padded, config, signature)
-
-
-def _run(
-    signature: Signature,
-    backend: AnyBackend,
-    clock: Clock,
-    allocate: Allocate,
-    *,
-    tells_states: bool,
-) -> AnyRun:
-    """Return what answers the batches of one instance."""
-    if isinstance(backend, DecoupledBackend):
-        return StreamedRun(StreamedExecution(signature, backend, clock).run)
-    if isinstance(backend, StatefulRequestBackend):
-        by_request = RequestExecution(signature, backend, clock)
-        return _stateful(backend, by_request.run, tells_states=tells_states)
-    if isinstance(backend, RequestBackend):
-        return RequestExecution(signature, backend, clock).run
-    execution = Execution(signature, backend, clock, allocate)
-    if isinstance(backend, StatefulBackend):
-        return _stateful(backend, execution.run, tells_states=tells_states)
-    return execution.run
-
-
-def _stateful(
-    backend: StatefulBackend | StatefulRequestBackend, run: Run, *, tells_states: bool
-) -> StatefulRun:
-    """Return what answers batches with the states of whoever sends them."""
-
-    def run_with(message: bytes, states: SequenceStates) -> bytes:
-        backend.states = states
-        return run(message)
-
-    return StatefulRun(run_with, tells_states)
-
-
-def _unload(backend: AnyBackend) -> None:
-    try:
-        backend.unload()
-    except Exception:  # noqa: BLE001 - it is gone all the same, as the others are
-        _log.exception("a model did not unload cleanly")
-
-
-def describe(error: Exception) -> str:
-    """Return what the repository index says of ``error``.
-
-    Source:
-        Triton's status codes in words, e.g. "Internal: onnx runtime error 7: …".
-    """
-    if not isinstance(error, ServingError):
-        _log.error("loading failed unexpectedly", exc_info=error)
-        error = BackendError(f"{type(error).__name__}: {error}")
-    for kind, words in _KINDS:
-        if isinstance(error, kind):
-            return f"{words}: {error}"
-    return f"Internal: {error}"

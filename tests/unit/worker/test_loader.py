@@ -24,7 +24,8 @@ from services.worker.backend import (
     ModelSource,
     Tensors,
 )
-from services.worker.loader import Loader, LoadOrder, describe
+from services.worker.load_error import describe
+from services.worker.loader import Loader, LoadOrder
 from services.worker.memory import MemoryUse
 from tests.unit.worker.messages import answers, batch, ints, request
 from tests.unit.worker.onnx_models import source
