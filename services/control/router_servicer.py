@@ -7,11 +7,12 @@ from typing import Any, Never
 import grpc
 
 from protos import control_pb2, control_pb2_grpc
-from services.control import wire
+from services.control import router_wire
 from services.control.commands import SetStatistics
 from services.control.events import RoutesApplied
 from services.control.live_settings import LiveSettings
 from services.control.on_demand import OnDemand
+from services.control.process_use_wire import process_use_from_proto
 from services.control.router_links import RouterLink
 from services.control.shared_rate import Progress
 from services.control.state_checkpoints import StateCheckpoints
@@ -101,13 +102,13 @@ class RouterServicer(control_pb2_grpc.RouterControlServicer):
                 )
             case "statistics":
                 if report.statistics.HasField("process"):
-                    use = wire.process_use_from_proto(report.statistics.process)
+                    use = process_use_from_proto(report.statistics.process)
                     link.use = use
                 self._statistics.take(
-                    link.router_id, wire.statistics_from_proto(report.statistics)
+                    link.router_id, router_wire.statistics_from_proto(report.statistics)
                 )
             case "demand" if self._on_demand is not None:
-                demand = wire.demand_from_proto(report.demand)
+                demand = router_wire.demand_from_proto(report.demand)
                 self._on_demand.take(link.router_id, demand)
             case "state_checkpoint" | "state_request":
                 self._take_state(link, report)
@@ -147,7 +148,7 @@ async def _send_tables(
     while True:
         table = await link.next_table()
         async with in_turn:
-            await context.write(wire.routes_to_proto(table))
+            await context.write(router_wire.routes_to_proto(table))
 
 
 async def _send_orders(
@@ -156,4 +157,4 @@ async def _send_orders(
     while True:
         order = await link.orders.get()
         async with in_turn:
-            await context.write(wire.router_order_to_proto(order))
+            await context.write(router_wire.router_order_to_proto(order))

@@ -8,12 +8,12 @@ import structlog
 from protos import traffic_pb2
 from services.control.events import TrafficSplitsSet
 from services.control.route_table import routes_of
+from services.control.router_wire import split_to_proto
 from services.control.statistics import Statistics
 from services.control.statistics_totals import Counted
 from services.control.store import Store
 from services.control.supervisor import Supervisor
 from services.control.traffic_split import TrafficSplit, from_text, to_text
-from services.control.wire import split_to_proto
 from services.core.errors import ModelNotFoundError
 from services.core.statistics_fields import ShadowOutcome, shadow_field
 

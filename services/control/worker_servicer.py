@@ -7,10 +7,11 @@ from typing import Any, Final, Never
 import grpc
 
 from protos import control_pb2, control_pb2_grpc
-from services.control import wire
+from services.control import worker_wire
 from services.control.commands import FileInspected
 from services.control.kept_metrics import KeptMetrics
 from services.control.live_settings import LiveSettings
+from services.control.process_use_wire import process_use_from_proto
 from services.control.supervisor import Supervisor
 from services.control.worker_links import WorkerLink
 from services.core.errors import InvalidRequestError
@@ -47,9 +48,9 @@ class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
         if first is None or first.WhichOneof("report") != "hello":
             raise InvalidRequestError("a worker's first report must be its hello")
         link = self._supervisor.attach_worker(
-            wire.worker_from_proto(first.hello),
+            worker_wire.worker_from_proto(first.hello),
             frozenset(first.hello.generations),
-            wire.described_generations(first.hello),
+            worker_wire.described_generations(first.hello),
         )
         self._metrics.joined(link.worker)
         self._settings.greet_worker(link)
@@ -71,17 +72,17 @@ class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
         if kind == "metrics":
             shown = report.metrics
             version = shown.model, shown.version
-            families = wire.model_metrics_from_proto(shown)
+            families = worker_wire.model_metrics_from_proto(shown)
             self._metrics.take(link.worker, shown.source, version, families)
             return
         if kind == "process":
-            link.use = wire.process_use_from_proto(report.process)
+            link.use = process_use_from_proto(report.process)
             return
         if kind == "readiness":
-            answer = wire.readiness_from_proto(report.readiness)
+            answer = worker_wire.readiness_from_proto(report.readiness)
             self._supervisor.take_readiness(answer)
             return
-        event = wire.report_from_proto(link.worker, report)
+        event = worker_wire.report_from_proto(link.worker, report)
         if isinstance(event, FileInspected):
             self._supervisor.take_inspection(event)
         elif event is not None:
@@ -90,4 +91,4 @@ class WorkerServicer(control_pb2_grpc.WorkerControlServicer):
 
 async def _send(link: WorkerLink, context: grpc.aio.ServicerContext[Any, Any]) -> Never:
     while True:
-        await context.write(wire.order_to_proto(await link.orders.get()))
+        await context.write(worker_wire.order_to_proto(await link.orders.get()))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos import control_pb2
-from services.control import wire
+from services.control import worker_wire
 from services.control.model_metrics import Families, ModelMetrics
 from services.control.model_metrics_text import (
     add_stored,
@@ -30,7 +30,7 @@ def histogram(counts: list[int], bounds: list[float]) -> Families:
     family = message.family.add(name="h", text="t", kind="HISTOGRAM")
     for label in "ab":
         family.metric.add(labels={"x": label}, value=4.5, bound=bounds, count=counts)
-    return wire.model_metrics_from_proto(message)
+    return worker_wire.model_metrics_from_proto(message)
 
 
 def lines(metrics: ModelMetrics) -> list[str]:

@@ -4,7 +4,7 @@ import dataclasses
 
 from protos import control_pb2
 from protos.model_config_pb2 import ModelConfig
-from services.control import wire
+from services.control import router_wire
 from services.control.model_registry import Generation, ModelRegistry, VersionSpec
 from services.control.route_table import RouteTable, routes_of
 from services.core.lifecycle import ModelState
@@ -85,7 +85,7 @@ def test_the_message_has_every_version_that_can_be_routed() -> None:
         generation(4, ModelState.UNAVAILABLE, model="n", reason="z", refusal="z"),
     )
     table = RouteTable(revision=5, ready=True, versions=routes_of(registry))
-    message = wire.routes_to_proto(table).routes
+    message = router_wire.routes_to_proto(table).routes
     assert (message.revision, message.ready) == (5, True)
     assert {m.name: [v.version for v in m.versions] for m in message.models} == {
         "m": [1, 3],
@@ -101,7 +101,7 @@ def test_every_state_has_its_word_on_the_wire() -> None:
     for state in ModelState:
         registry = registry_of(generation(1, state))
         table = RouteTable(revision=1, ready=False, versions=routes_of(registry))
-        (model,) = wire.routes_to_proto(table).routes.models
+        (model,) = router_wire.routes_to_proto(table).routes.models
         word = control_pb2.VersionRoute.State.Name(model.versions[0].state)
         assert word == state.value
 
@@ -114,7 +114,7 @@ def test_routers_keep_requests_for_what_has_served_and_is_loaded_again() -> None
         routes = routes_of(registry_of(each))
         assert routes[0].state is ModelState.LOADING  # what the index says
         table = RouteTable(revision=1, ready=False, versions=routes)
-        (version,) = wire.routes_to_proto(table).routes.models[0].versions
+        (version,) = router_wire.routes_to_proto(table).routes.models[0].versions
         states.append((version.state, version.generation))
     assert states == [
         (control_pb2.VersionRoute.LOADING, 0),
