@@ -102,5 +102,6 @@ class Gpus:
     def _read(self, read: Callable[[Any, Any], float], gpu: object) -> float | None:
         try:
             return read(self._nvml, gpu)
-        except self._nvml.NVMLError:
+        except (self._nvml.NVMLError, AttributeError):
+            # Not told by this GPU, or not known to this release of the package.
             return None

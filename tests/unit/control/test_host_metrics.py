@@ -112,3 +112,20 @@ def test_a_gpu_shows_what_it_tells_in_tritons_units(
         'nv_energy_consumption{gpu_uuid="GPU-1"} 2',
     } <= found
     assert not any("power_limit" in line for line in found)
+
+
+def test_a_package_that_does_not_know_a_function_leaves_its_family_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "puppet_nvml_old.py").write_text(
+        "class NVMLError(Exception):\n    pass\n"
+        "def nvmlInit(): pass\n"
+        "def nvmlDeviceGetCount(): return 1\n"
+        "def nvmlDeviceGetHandleByIndex(index): return index\n"
+        "def nvmlDeviceGetUUID(gpu): return b'GPU-1'\n"
+        "def nvmlDeviceGetPowerUsage(gpu): return 70500\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    page = render(Gpus("puppet_nvml_old").families())
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    assert lines == ['nv_gpu_power_usage{gpu_uuid="GPU-1"} 70.5']
