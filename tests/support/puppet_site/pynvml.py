@@ -50,3 +50,23 @@ def nvmlDeviceGetCudaComputeCapability(gpu: int) -> tuple[int, int]:  # noqa: N8
 def nvmlDeviceGetComputeRunningProcesses(gpu: int) -> list[SimpleNamespace]:  # noqa: N802
     del gpu
     return []
+
+
+def nvmlDeviceGetUtilizationRates(gpu: int) -> SimpleNamespace:  # noqa: N802
+    del gpu
+    return SimpleNamespace(gpu=0)
+
+
+def nvmlDeviceGetPowerUsage(gpu: int) -> int:  # noqa: N802
+    del gpu
+    raise NVMLError("not supported")
+
+
+def nvmlDeviceGetEnforcedPowerLimit(gpu: int) -> int:  # noqa: N802
+    del gpu
+    raise NVMLError("not supported")
+
+
+def nvmlDeviceGetTotalEnergyConsumption(gpu: int) -> int:  # noqa: N802
+    del gpu
+    raise NVMLError("not supported")
