@@ -3,7 +3,7 @@
 import json
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.support.adder import CONFIG, adder_bytes, place, write_adder
 from tests.support.adder_traffic import ask, traffic
+from tests.support.eventually import eventually
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(120)
@@ -287,18 +288,12 @@ def test_a_request_in_flight_ends_on_the_version_it_began_with(
 
     asking = threading.Thread(target=infer)
     asking.start()
-    wait_until((folder / "1" / "begun").exists)
+    eventually((folder / "1" / "begun").exists)
     client.unload_model("slow")
     with pytest.raises(InferenceServerException, match="has no available versions"):
         ask(client, "slow")
     asking.join()
     assert answers == [7]
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    while not is_true():
-        pause.wait(0.01)
 
 
 def test_polling_swaps_without_a_gap(tmp_path: Path) -> None:

@@ -2,9 +2,8 @@
 
 import contextlib
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.support.adder import CONFIG, write_adder
 from tests.support.adder_traffic import ask
+from tests.support.eventually import eventually
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(180)
@@ -104,14 +104,6 @@ def metric(stack: Stack, series: str) -> float:
         lines = page.read().decode().splitlines()
     found = [line for line in lines if line.startswith(series + " ")]
     return float(found[0].rpartition(" ")[2]) if found else 0.0
-
-
-def eventually(is_true: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    until_s = time.monotonic() + PATIENCE_S
-    while not is_true():
-        assert time.monotonic() < until_s
-        pause.wait(0.05)
 
 
 def ask_over_rest(stack: Stack, model: str) -> int:

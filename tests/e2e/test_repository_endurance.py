@@ -4,7 +4,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -122,8 +122,8 @@ def test_loading_and_unloading_leaves_nothing_behind(stack: Stack) -> None:
         for role in ("control", "router", "worker"):
             size = resident_bytes(stack.process_of(role))
             assert size < before.resident[role] * 1.1, role
-        wait_until(lambda: Held(stack).has_threads_of(before))
-        wait_until(lambda: Held(stack).files == [])
+        eventually(lambda: Held(stack).has_threads_of(before))
+        eventually(lambda: Held(stack).files == [])
         assert len(stack.processes()) == before.processes
 
 
@@ -158,12 +158,3 @@ class Held:
 def resident_bytes(process: int) -> int:
     fields = Path(f"/proc/{process}/statm").read_text().split()
     return int(fields[1]) * _PAGE_BYTES
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    """Return once it is; what is being put away takes its time."""
-    pause = threading.Event()
-    until_s = time.monotonic() + LONGEST_CALL_S
-    while not is_true():
-        assert time.monotonic() < until_s
-        pause.wait(0.05)

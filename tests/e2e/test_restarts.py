@@ -1,21 +1,17 @@
 """What clients see when control starts anew."""
 
-import contextlib
 import os
 import shutil
 import signal
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException
 
 from tests.support.adder import write_adder
 from tests.support.adder_traffic import ask, traffic
+from tests.support.eventually import eventually
 from tests.support.stack import running_stack
 
 pytestmark = pytest.mark.timeout(180)
@@ -26,17 +22,6 @@ PATIENCE_S = 30.0
 def index_of(client: Any) -> dict[str, tuple[str, str]]:  # noqa: ANN401
     models = client.get_model_repository_index().models
     return {each.name: (each.state, each.reason) for each in models}
-
-
-def eventually(is_true: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    until_s = time.monotonic() + PATIENCE_S
-    while True:
-        with contextlib.suppress(InferenceServerException, LookupError):
-            if is_true():
-                return
-        assert time.monotonic() < until_s
-        pause.wait(0.05)
 
 
 def test_control_that_starts_while_the_store_is_away_disturbs_nobody(

@@ -5,6 +5,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from tritonclient.utils import InferenceServerException
+
 PATIENCE_S = 30.0
 PAUSE_S = 0.05
 
@@ -18,7 +20,7 @@ def eventually(is_true: Callable[[], bool]) -> None:
     pause = threading.Event()
     until_s = time.monotonic() + PATIENCE_S
     while True:
-        with contextlib.suppress(OSError, LookupError):
+        with contextlib.suppress(OSError, LookupError, InferenceServerException):
             if is_true():
                 return
         assert time.monotonic() < until_s, "it did not become true in time"
