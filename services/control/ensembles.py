@@ -170,8 +170,7 @@ class _World:
             for key in self.registry.versions()
             if key[0] == model and version in (None, key[1])
             for generation in self.registry.of(key)
-            if generation.state is ModelState.READY
-            or (generation.was_ready and generation.state is ModelState.LOADING)
+            if generation.state is ModelState.READY or generation.is_returning
         ]
         return max(callable_, key=lambda spec: spec.version, default=None)
 

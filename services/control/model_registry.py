@@ -192,6 +192,16 @@ class Generation:
     is_draining: bool = False
 
     @property
+    def is_returning(self) -> bool:
+        """Whether routers keep requests for it: it has served, and is loaded again.
+
+        Never an ensemble: while it is LOADING it lacks a member, and of that one
+        routers have nothing.
+        """
+        is_loading = self.state is ModelState.LOADING
+        return self.was_ready and is_loading and not self.spec.members
+
+    @property
     def instance_names(self) -> frozenset[str]:
         """The names of the instances that are placed."""
         return frozenset(

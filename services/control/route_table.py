@@ -74,14 +74,13 @@ def routes_of(registry: ModelRegistry) -> tuple[VersionRoute, ...]:
 
 def _route(generation: Generation) -> VersionRoute:
     serves = generation.state in (ModelState.READY, ModelState.UNLOADING)
-    is_returning = generation.was_ready and generation.state is ModelState.LOADING
     return VersionRoute(
         model=generation.spec.model,
         version=generation.spec.version,
         state=generation.state,
         reason=generation.reason,
-        generation=generation.number if serves or is_returning else 0,
+        generation=generation.number if serves or generation.is_returning else 0,
         config=generation.spec.config,
-        is_returning=is_returning,
+        is_returning=generation.is_returning,
         is_routable=not generation.spec.refusal,
     )

@@ -85,9 +85,25 @@ def test_a_member_that_comes_back_brings_the_ensemble_back() -> None:
     world.step(ModelDropped(model="m"))
     world.obey()
     world.desire(spec())
-    assert world.state("e") is LOADING
+    state, _, generation = world.route("e")
+    # Routers keep requests for what has served before, but not for this: they have
+    # nothing of its member.
+    assert (state, generation) == (LOADING, 0)
     world.obey()
     assert world.state("e") is READY
+
+
+def test_an_ensemble_of_an_ensemble_waits_for_the_innermost_member() -> None:
+    outer = ensemble(("e", None), name="o", content="o")
+    world = world_of(spec(), ensemble(), outer)
+    world.obey()
+    assert world.state("o") is READY
+    world.step(ModelDropped(model="m"))
+    world.obey()
+    world.desire(spec())
+    assert (world.state("e"), world.state("o")) == (LOADING, LOADING)
+    world.obey()
+    assert (world.state("e"), world.state("o")) == (READY, READY)
 
 
 def test_a_member_that_fails_to_load_fails_the_ensemble() -> None:
